@@ -1,0 +1,1 @@
+"""Tables, figures and reports over replay results and round logs; never imports `real`."""

@@ -1,0 +1,1 @@
+"""Real decoding: records traces and latencies the simulator replays (torch, transformers)."""
