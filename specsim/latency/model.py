@@ -185,7 +185,7 @@ def load_latency(spec: str | Path) -> LatencyModel:
     """The latency model that a user names.
 
     Args:
-        spec: path of a JSON file, or `preset:NAME`.
+        spec: path of a JSON file, `preset:NAME`, or `preset:NAME:draft_pass_s=0.001,...` with costs of one's own.
 
     Raises:
         ConfigError: unknown preset (suggests a name), unreadable file, not JSON, wrong schema, value out of range.
