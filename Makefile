@@ -1,0 +1,36 @@
+# One virtual environment for everything: .venv, made when missing, quick when there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CONTROLLERS ?=
+
+.PHONY: replay test test-slow lint models bench clean
+
+replay: $(STAMP)
+	$(BIN)/python -m specsim.replay traces/*.parquet
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not bench"
+	$(BIN)/python -m pytest -m "bench and not slow" tests/bench
+
+test-slow: $(STAMP) models
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+models: $(STAMP)
+	$(BIN)/python -m real.models fetch
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, $(PYTHON) is {v[0]}.{v[1]}: call make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[real,analysis,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,209 @@
+"""What a controller is: parameters, a row of state, and three functions; how one is named and built.
+
+The same functions run compiled in the batch kernel, interpreted in the tests, and one round at a time in a live decode
+loop (`specsim.online`). This file knows no particular controller.
+
+The functions (`q` is float32[drafted]; all lengths exclude the anchor/bonus token):
+
+* `begin(params, state, lane, pos, ctx_len, u, hint) -> (arm, want)`: draft configuration (-1 when there is none) and
+  how many tokens to draft first; 0 is a plain decoding round. `u` is uniform in [0, 1), keyed by (seed, request, pos).
+  `hint` is -1 except for privileged controllers (see `Controller.privilege`).
+* `revise(params, state, lane, q, drafted, more) -> (submit, want)`: called after each request for tokens was served.
+  `want > drafted` asks for more; `submit <= drafted` is verified when nothing more is wanted, or when nothing more can
+  be had: `more` is False when the drafter has reached the end of what it can offer in this round. A `want` above
+  `drafted` that stays unserved is counted as a clamped round.
+* `update(params, state, lane, arm, drafted, submitted, accepted, round_s) -> None`: feedback after verification.
+
+State is one float64 row per lane: first the columns that persist, then `scratch` columns, which every round finds
+zeroed. One plain matrix keeps copying, comparing, resetting and pickling the state free of controller-specific code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.errors import ConfigError
+from specsim.jit import is_compiled
+from specsim.latency import LatencyModel
+
+
+class NoParams(NamedTuple):
+    """Parameters of a controller that has none (numba needs at least one field)."""
+
+    unused: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controller:
+    """A controller ready to run: parameters fixed, state not yet allocated.
+
+    Attributes:
+        name: command-line name.
+        config: resolved parameters as reported in results, JSON values only.
+        params: NamedTuple of scalars and small arrays handed to the functions.
+        begin, revise, update: see the module docstring; compiled for shipped controllers, plain Python allowed.
+        initial: float64[k], the persistent part of a fresh state row.
+        scratch: number of further columns, zeroed before each round.
+        per_request: whether the state is cleared at the start of each request.
+        scale_free: whether choices stay the same when all latencies are multiplied by a constant.
+        needs_q: whether `revise` reads confidences, so that a trace without them is refused.
+        privilege: what `hint` holds: "none"; "round" (the best length of this round, given its acceptance);
+            "path" (the length the shortest path over the whole request takes here).
+        pays_overhead: False only for plain decoding, which is charged verify(1) alone.
+    """
+
+    name: str
+    config: dict[str, Any]
+    params: Any
+    begin: Callable[..., tuple[int, int]]
+    revise: Callable[..., tuple[int, int]]
+    update: Callable[..., None]
+    initial: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    scratch: int = 0
+    per_request: bool = True
+    scale_free: bool = True
+    needs_q: bool = False
+    privilege: str = "none"
+    pays_overhead: bool = True
+
+    @property
+    def compiled(self) -> bool:
+        """Whether all three functions are compiled; otherwise replay takes the slow interpreted path."""
+        return all(is_compiled(f) for f in (self.begin, self.revise, self.update))
+
+    def fresh_state(self, lanes: int = 1) -> NDArray[np.float64]:
+        """State for `lanes` independent streams: float64[lanes, k + scratch]."""
+        row = np.concatenate([self.initial, np.zeros(self.scratch)])
+        return np.tile(row, (lanes, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a controller is built for: facts of the trace (or live drafter) and of the hardware.
+
+    Attributes:
+        block_len: tokens one drafter pass yields.
+        max_draft_len: longest draft the trace holds.
+        latency: latency model, for cost-aware controllers.
+    """
+
+    block_len: int
+    max_draft_len: int
+    latency: LatencyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param:
+    """One parameter on the command line.
+
+    Attributes:
+        kind: int, float or bool.
+        default: value; None means `from_setting` gives it, or that it must be given when that is None too.
+        low, high: inclusive bounds; `open_low` excludes the lower one.
+        from_setting: default taken from the trace.
+        doc: one line for the documentation.
+    """
+
+    kind: type
+    default: Any = None
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    from_setting: Callable[[Setting], Any] | None = None
+    doc: str = ""
+
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if self.kind is bool:
+            return "0 or 1"
+        word = "an integer" if self.kind is int else "a finite number"
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"{word} in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+        return word + (f" {'>' if self.open_low else '>='} {self.low:g}" if math.isfinite(self.low) else "")
+
+    def parse(self, where: str, raw: Any) -> Any:
+        """Value of the parameter from command-line text or a Python value.
+
+        Raises:
+            ConfigError: not of the kind, not finite, or out of range.
+        """
+        refusal = ConfigError(f"{where}={raw}: allowed is {self.allowed()}")
+        try:
+            value = _BOOLS[str(raw).lower()] if self.kind is bool else self.kind(raw)
+        except (KeyError, ValueError, TypeError, OverflowError):
+            raise refusal from None
+        if self.kind is int and isinstance(raw, float) and raw != value:
+            raise refusal
+        too_low = value <= self.low if self.open_low else value < self.low
+        if not math.isfinite(value) or too_low or value > self.high:
+            raise refusal
+        return value
+
+
+_BOOLS = {"0": False, "1": True, "false": False, "true": True}
+LENGTH_HIGH = 32_767  # lengths are int16 in RoundLog
+
+
+def length_param(default: int | None = None, *, low: int = 0, doc: str = "") -> Param:
+    """A draft length in tokens."""
+    return Param(kind=int, default=default, low=low, high=LENGTH_HIGH, doc=doc)
+
+
+def max_param(written: int = LENGTH_HIGH) -> Param:
+    """The largest length a controller may choose: the written default, but no more than the trace holds."""
+    return Param(
+        kind=int, low=0, high=LENGTH_HIGH, from_setting=lambda s: min(written, s.max_draft_len),
+        doc=f"largest draft length; default the trace's max_draft_len{'' if written == LENGTH_HIGH else f', at most {written}'}",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSpec:
+    """A registry entry: the command-line name, its parameters, and how to build the controller.
+
+    Attributes:
+        name: command-line name.
+        params: parameter name to `Param`.
+        build: (resolved parameters, setting) -> Controller.
+        doc: one line: what it decides and the source of the rule.
+    """
+
+    name: str
+    params: Mapping[str, Param]
+    build: Callable[[dict[str, Any], Setting], Controller]
+    doc: str
+
+    def resolve(self, given: Mapping[str, Any], setting: Setting) -> Controller:
+        """Validate parameters, fill in defaults and build.
+
+        Raises:
+            ConfigError: unknown, missing or out-of-range parameter; the message lists what is allowed.
+        """
+        for key in given:
+            if key not in self.params:
+                known = ", ".join(self.params) or "none"
+                raise ConfigError(f"controller {self.name!r} has no parameter {key!r}{suggest(key, self.params)}; it takes: {known}")
+        values: dict[str, Any] = {}
+        for key, param in self.params.items():
+            if key in given:
+                values[key] = param.parse(f"controller {self.name!r}: {key}", given[key])
+            elif param.default is not None:
+                values[key] = param.default
+            elif param.from_setting is not None:
+                values[key] = param.from_setting(setting)
+            else:
+                raise ConfigError(f"controller {self.name!r} needs {key}: write {self.name}:{key}=VALUE, VALUE {param.allowed()}")
+        return self.build(values, setting)
+
+
+def suggest(word: str, known: Mapping[str, Any]) -> str:
+    """A did-you-mean clause for an unknown word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

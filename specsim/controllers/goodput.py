@@ -1,0 +1,76 @@
+"""Goodput: the length with the most expected tokens per second, from confidences and the latency model."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.controllers.base import Controller, ControllerSpec, Setting, max_param
+from specsim.controllers.schedules import no_update
+from specsim.jit import jit
+
+CTX = 0  # scratch column: context length of the round
+
+
+class GoodputParams(NamedTuple):
+    """Costs the rule weighs, in seconds; `verify_s[d]` is the time to verify d draft tokens at zero context."""
+
+    max: int
+    block_len: int
+    verify_s: NDArray[np.float64]
+    ctx_s: float
+    pass_s: float
+    token_s: float
+    overhead_s: float
+
+
+@jit
+def begin_goodput(params, state, lane, pos, ctx_len, u, hint):
+    state[lane, CTX] = ctx_len
+    return -1, params.block_len if params.max > 0 else 0
+
+
+@jit
+def revise_goodput(params, state, lane, q, drafted, more):
+    """argmax over d of (1 + sum_{j<=d} prod_{k<=j} q_k) / round time, smallest on ties (controllers.md 14).
+
+    What is drafted is paid for whatever d is verified. A full scan, since a measured latency table need not give a
+    single peak (theory.md 1.6); the ratios are compared cross-multiplied.
+    """
+    passes = (drafted + params.block_len - 1) // params.block_len
+    sunk = passes * params.pass_s + drafted * params.token_s + params.overhead_s + params.ctx_s * state[lane, CTX]
+    last = min(drafted, params.max)
+    best, best_tokens, best_time = 0, 1.0, sunk + params.verify_s[0]
+    tokens, survival = 1.0, 1.0
+    for d in range(1, last + 1):
+        survival *= float(q[d - 1])
+        tokens += survival
+        time = sunk + params.verify_s[d]
+        if tokens * best_time > best_tokens * time:
+            best, best_tokens, best_time = d, tokens, time
+    if best == last and last < params.max:
+        return best, drafted + params.block_len
+    return best, best
+
+
+def _build(values: dict[str, Any], setting: Setting) -> Controller:
+    model = setting.latency
+    params = GoodputParams(
+        max=values["max"], block_len=setting.block_len, verify_s=model.verify_table(values["max"] + 1)[1:],
+        ctx_s=float(model.ctx_s), pass_s=float(model.draft_pass_s), token_s=float(model.draft_token_s),
+        overhead_s=float(model.overhead_s),
+    )  # fmt: skip
+    return Controller(
+        name="goodput", config=values, params=params, begin=begin_goodput, revise=revise_goodput, update=no_update,
+        scratch=1, needs_q=True,
+    )  # fmt: skip
+
+
+SPECS = (
+    ControllerSpec(
+        name="goodput", params={"max": max_param()}, build=_build,
+        doc="expected tokens over round time, from confidences and the latency model; drafts on while the end is best",
+    ),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""LibraSpec: the speculative length by marginal gains (arXiv 2608.08721, Algorithm 1; read as controllers.md 2.3-2.4)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, max_param
+from specsim.controllers.schedules import no_update
+from specsim.jit import jit
+
+LENGTH = 0  # scratch column: the decision d so far; 0 before the first block
+WANTED = 1  # scratch column: the longest draft asked for so far
+
+
+class LibraSpecParams(NamedTuple):
+    """Parameters as the compiled rule reads them.
+
+    `charged_alpha[d]` is the alpha that also pays for another draft block when d tokens are verified now
+    (`charge_draft`); it is alpha itself when the draft cost is left out, as printed.
+    """
+
+    alpha: float
+    block: int
+    max: int
+    fixpoint: bool
+    shrink_at_cap: bool
+    charge_draft: bool
+    charged_alpha: NDArray[np.float64]
+
+
+@jit
+def smallest_bound(q, length, alpha):
+    """min over i <= length of floor(alpha * S_i) + i, S_i = q_i (1 + S_{i+1}): Algorithm 1's eps*, sum to `length`."""
+    suffix = 0.0
+    bound = 1 << 30
+    for i in range(length, 0, -1):
+        suffix = float(q[i - 1]) * (1.0 + suffix)
+        bound = min(bound, int(math.floor(alpha * suffix)) + i)
+    return bound
+
+
+@jit
+def smallest_fixpoint(q, length, known, alpha):
+    """min over i <= length of eps_i = max{d' <= known: d' < alpha R_i(d') + i}, Theorem 3.3 read as it stands.
+
+    R_i(d') sums the products i..j for j up to the candidate d' itself. The set is an interval (theory.md 1.4), so the
+    scan stops at the first candidate that fails.
+    """
+    bound = known
+    for i in range(1, length + 1):
+        total, product, candidate = 0.0, 1.0, i - 1
+        while candidate < known:
+            product *= float(q[candidate])
+            total += product
+            if not candidate + 1 < alpha * total + i:
+                break
+            candidate += 1
+        bound = min(bound, candidate)
+    return bound
+
+
+@jit
+def judge(params, q, length, drafted, alpha):
+    """(eps*, whether it says to go on) for the current length."""
+    if params.fixpoint:
+        bound = smallest_fixpoint(q, length, drafted, alpha)
+        # The fixed point cannot look past the drafted tokens: reaching their end means "draft on, then look again".
+        return bound, bound > length or bound == length == drafted
+    bound = smallest_bound(q, length, alpha)
+    return bound, bound > length
+
+
+@jit
+def begin_libraspec(params, state, lane, pos, ctx_len, u, hint):
+    return -1, params.block if params.max > 0 else 0
+
+
+@jit
+def revise_libraspec(params, state, lane, q, drafted, more):
+    """The loop of Algorithm 1 from where the last block left it; at the cap there is no shrink test as printed."""
+    cap = params.max if more else min(params.max, drafted)
+    first = state[lane, LENGTH] == 0.0
+    wanted = params.block if first else int(state[lane, WANTED])
+    length = min(params.block if first else int(state[lane, LENGTH]), cap)
+    while length < cap:
+        bound, grows = judge(params, q, length, drafted, params.alpha)
+        if not grows:
+            return bound, bound
+        target = min(max(bound, length + 1), cap)
+        if target > drafted:
+            if params.charge_draft and not judge(params, q, length, drafted, params.charged_alpha[length])[1]:
+                return length, length
+            wanted = drafted + (target - drafted + params.block - 1) // params.block * params.block
+            state[lane, LENGTH] = target
+            state[lane, WANTED] = wanted
+            return length, wanted
+        length = target
+    if params.shrink_at_cap:
+        bound, _ = judge(params, q, length, drafted, params.alpha)
+        if bound <= length:
+            return bound, bound
+    return length, length if cap == params.max else max(length, min(wanted, params.max))
+
+
+def charged_alphas(values: dict[str, Any], setting: Setting) -> NDArray[np.float64]:
+    """float64[max + 1]: alpha times c / (c + g), c the marginal verification time and g a block's draft time per token.
+
+    Our reading of "charge the draft" (the paper leaves draft time out of its objective): a further block adds g seconds
+    to each of its tokens, so the rate at which a token must pay rises from c to c + g.
+    """
+    if not values["charge_draft"]:
+        return np.zeros(1)
+    table = setting.latency.verify_table(values["max"] + 2)
+    marginal = np.diff(table[1:])
+    passes = math.ceil(values["block"] / setting.block_len)
+    draft_s = setting.latency.draft_s(passes, values["block"]) / values["block"]
+    rate = marginal + draft_s
+    return values["alpha"] * np.divide(marginal, rate, out=np.ones_like(marginal), where=rate > 0)
+
+
+def _build(values: dict[str, Any], setting: Setting) -> Controller:
+    params = LibraSpecParams(**values, charged_alpha=charged_alphas(values, setting))
+    return Controller(
+        name="libraspec", config=values, params=params, begin=begin_libraspec, revise=revise_libraspec, update=no_update,
+        scratch=2, needs_q=True,
+    )  # fmt: skip
+
+
+def default_block(setting: Setting) -> int:
+    """The drafter's own block, or the 10 tokens the paper uses where drafting goes token by token."""
+    return setting.block_len if setting.block_len > 1 else 10
+
+
+SPECS = (
+    ControllerSpec(
+        name="libraspec",
+        params={
+            "alpha": Param(kind=float, default=2.0, low=0.0, open_low=True, doc="the constant T / (tau c) of Algorithm 1"),
+            "block": Param(kind=int, low=1, high=32_767, from_setting=default_block, doc="block size n; default the trace's"),
+            "max": max_param(60),
+            "fixpoint": Param(kind=bool, default=False, doc="sum to the candidate length, as Theorem 3.3 is written"),
+            "shrink_at_cap": Param(kind=bool, default=False, doc="one rollback test at the cap too"),
+            "charge_draft": Param(kind=bool, default=False, doc="a further block must pay its draft time"),
+        },
+        build=_build,
+        doc="LibraSpec: verify as long as every suffix is expected to pay (Algorithm 1)",
+    ),
+)

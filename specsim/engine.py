@@ -1,0 +1,263 @@
+"""The replay engine: trace x latency x controllers -> results and round logs. A pure library function, no files.
+
+`replay` takes chunks of whole requests one at a time, so a trace larger than memory streams through. Everything shared
+by the controllers of a trace (acceptance, best lengths, oracle, plain time) is worked out once per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim import expected as exp
+from specsim.acceptance import sampled_accept_lens
+from specsim.chunk import TraceChunk
+from specsim.controllers import Controller, Setting, build
+from specsim.errors import ConfigError
+from specsim.kernel import Costs, Rounds, Rows, empty_rounds, make_costs, run_chunk
+from specsim.latency import LatencyModel
+from specsim.metrics import Totals, bootstrap_ratios
+from specsim.oracle import best_round_lengths, plain_times, shortest_paths, static_times
+from specsim.schema import TraceMeta
+
+ACCEPTANCES = ("logged", "sampled", "expected")
+RoundSink = Callable[[int, dict[str, NDArray[Any]]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceResult:
+    """What one replay of one trace gives.
+
+    Attributes:
+        rows, requests: of the trace as replayed.
+        results: one dictionary per controller, in order, with the keys of trace-format.md section 4 less `trace`.
+        static_s: float64[max_draft_len + 1], seconds of every static length, or None for a log of rounds.
+        oracle_s: seconds of the clairvoyant shortest path, or None for a log of rounds.
+        rounds: RoundLog columns per controller when `keep_rounds` was asked for, else empty.
+    """
+
+    rows: int
+    requests: int
+    results: list[dict[str, Any]]
+    static_s: NDArray[np.float64] | None
+    oracle_s: float | None
+    rounds: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+
+
+def replay(
+    meta: TraceMeta,
+    chunks: Iterable[TraceChunk],
+    latency: LatencyModel,
+    controllers: Sequence[str | Controller],
+    *,
+    seed: int = 0,
+    acceptance: str = "logged",
+    keep_rounds: bool = False,
+    on_rounds: RoundSink | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    compiled: bool | None = None,
+) -> TraceResult:
+    """Replay one trace with several controllers.
+
+    Args:
+        meta: the trace's metadata.
+        chunks: whole requests, validated (`specsim.trace.TraceReader.chunks`).
+        latency: latency model.
+        controllers: command-line spellings or built controllers, in the order of the results.
+        seed: key of sampled acceptance, of controllers' randomness and of the bootstrap; 0 .. 2^63-1.
+        acceptance: "logged" (accept_len), "sampled" (draws from accept_prob) or "expected" (its probabilities).
+        keep_rounds: collect the RoundLog columns of every controller in the result.
+        on_rounds: called as (controller index, columns) after every chunk; not with "expected".
+        on_progress: called with the number of rows done after every chunk.
+        compiled: False runs everything a controller does as plain Python (for tests).
+
+    Raises:
+        ConfigError: a controller, acceptance mode or latency model that this trace cannot serve.
+    """
+    if acceptance not in ACCEPTANCES:
+        raise ConfigError(f"acceptance {acceptance!r}: allowed are {', '.join(ACCEPTANCES)}")
+    if meta.kind == "arm":
+        raise ConfigError("an arm trace has no draft length to choose; these controllers replay traces of kind length or tree")
+    setting = Setting(block_len=meta.block_len, max_draft_len=meta.max_draft_len, latency=latency)
+    built = [build(c, setting) if isinstance(c, str) else c for c in controllers]
+    job = _Job(meta, latency, built, seed, acceptance, compiled)
+    kept: list[list[dict[str, NDArray[Any]]]] = [[] for _ in built]
+    for chunk in chunks:
+        for index, columns in enumerate(job.add(chunk, log=keep_rounds or on_rounds is not None)):
+            if on_rounds is not None:
+                on_rounds(index, columns)
+            if keep_rounds:
+                kept[index].append(columns)
+        if on_progress is not None:
+            on_progress(job.rows)
+    if job.rows == 0:
+        raise ConfigError("the trace has no rows to replay")
+    return job.finish([_concatenate(parts) for parts in kept] if keep_rounds else [])
+
+
+def _concatenate(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+class _Job:
+    """Sums of a replay in progress."""
+
+    def __init__(
+        self, meta: TraceMeta, latency: LatencyModel, controllers: list[Controller], seed: int, acceptance: str,
+        compiled: bool | None,
+    ) -> None:  # fmt: skip
+        self.meta, self.controllers, self.seed, self.acceptance, self.compiled = meta, controllers, seed, acceptance, compiled
+        self.costs: Costs = make_costs(latency, meta.max_draft_len)
+        self.every_round = meta.coverage == "every-round"
+        self.rows = self.requests = 0
+        self.totals = [Totals() for _ in controllers]
+        self.states = [c.fresh_state() for c in controllers]
+        self.inexact = [0 for _ in controllers]
+        self.static_s = np.zeros(meta.max_draft_len + 1)
+        self.oracle_s = 0.0
+
+    def add(self, chunk: TraceChunk, *, log: bool) -> list[dict[str, NDArray[Any]]]:
+        """Replay one chunk with every controller; RoundLog columns per controller when `log`."""
+        self._check_chunk(chunk)
+        rows = self._rows(chunk)
+        if self.acceptance == "expected":
+            self._add_expected(chunk, rows)
+            columns = []
+        else:
+            columns = self._add_rounds(chunk, rows, log=log)
+        self.rows += chunk.rows
+        self.requests += rows.starts.size - 1
+        return columns
+
+    def _check_chunk(self, chunk: TraceChunk) -> None:
+        def lacks(values: NDArray[np.float32] | None) -> bool:
+            return chunk.offsets[-1] > 0 and (values is None or bool(np.isnan(values).any()))
+
+        if self.costs.ctx_s > 0 and chunk.ctx_len is None:
+            raise ConfigError("the latency model has ctx_s > 0 but the trace has no ctx_len; record ctx_len or use a model without ctx_s")
+        hungry = [c.name for c in self.controllers if c.needs_q]
+        if hungry and lacks(chunk.q):
+            raise ConfigError(
+                f"controllers {', '.join(hungry)} decide on confidences, but column 'q' has null rows; record q, or choose "
+                "among plain, static, g4, hf-heuristic, greedy-oracle, oracle"
+            )
+        if self.acceptance != "logged" and lacks(chunk.accept_prob):
+            raise ConfigError(f"--acceptance {self.acceptance} needs 'accept_prob' in every row; record it or use --acceptance logged")
+
+    def _rows(self, chunk: TraceChunk) -> Rows:
+        firsts = np.flatnonzero(np.diff(chunk.request)) + 1
+        accept_len = chunk.accept_len
+        if self.acceptance == "sampled":
+            assert chunk.accept_prob is not None or chunk.offsets[-1] == 0
+            probabilities = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
+            accept_len = sampled_accept_lens(self.seed, chunk.request, chunk.pos, chunk.offsets, probabilities)
+        return Rows(
+            starts=np.concatenate([[0], firsts, [chunk.rows]]).astype(np.int64),
+            request=chunk.request,
+            pos=chunk.pos,
+            ctx_len=np.zeros(chunk.rows, np.int32) if chunk.ctx_len is None else chunk.ctx_len,
+            offsets=chunk.offsets,
+            q=np.zeros(0, np.float32) if chunk.q is None else chunk.q,
+            accept_len=accept_len,
+            hint=np.full(chunk.rows, -1, np.int32),
+        )
+
+    def _add_rounds(self, chunk: TraceChunk, rows: Rows, *, log: bool) -> list[dict[str, NDArray[Any]]]:
+        block_len = self.meta.block_len
+        best = best_round_lengths(rows, self.costs, block_len)
+        hints = {"none": rows.hint, "round": best, "path": best}
+        plain_s = plain_times(rows, self.costs)
+        if not self.every_round:
+            path_s, hints["path"] = shortest_paths(rows, self.costs, block_len)
+            self.oracle_s += float(path_s.sum())
+            self.static_s += static_times(rows, self.costs, block_len, self.meta.max_draft_len)
+        request_of_row = np.repeat(np.arange(rows.starts.size - 1), np.diff(rows.starts))
+        columns = []
+        for index, controller in enumerate(self.controllers):
+            out = empty_rounds(chunk.rows)
+            count = run_chunk(
+                controller, self.states[index], rows._replace(hint=hints[controller.privilege]), self.costs,
+                block_len=block_len, every_round=self.every_round, seed=self.seed, out=out, compiled=self.compiled,
+            )  # fmt: skip
+            row = out.row[:count]
+            owner = request_of_row[row]
+            time_s = np.bincount(owner, out.round_s[:count], rows.starts.size - 1)
+            if self.every_round:
+                plain_s = np.bincount(owner, self._plain_of_rounds(rows, out, count), rows.starts.size - 1)
+            self.totals[index].add_rounds(out, count, best, self._clamped(chunk, out, count), time_s, plain_s)
+            if self.meta.pass_rule == "per-length":
+                drafted = out.drafted_len[:count]
+                self.inexact[index] += int(((drafted > 0) & (drafted < chunk.lengths[row])).sum())
+            if log:
+                columns.append(_round_log(chunk, out, count))
+        return columns
+
+    def _clamped(self, chunk: TraceChunk, out: Rounds, count: int) -> int:
+        """Rounds that asked for more than was logged.
+
+        In an every-position trace a short row is the end of the text or all the drafter had to offer, so only rows as
+        long as the recording's own limit count.
+        """
+        clamped = out.clamped[:count]
+        if not self.every_round:
+            clamped = clamped & (chunk.lengths[out.row[:count]] == self.meta.max_draft_len)
+        return int(clamped.sum())
+
+    def _plain_of_rounds(self, rows: Rows, out: Rounds, count: int) -> NDArray[np.float64]:
+        """Seconds of plain decoding for the tokens each round emitted (a log of rounds has no row per position)."""
+        emitted = out.emitted_len[:count].astype(np.float64)
+        context = rows.ctx_len[out.row[:count]] * emitted + emitted * (emitted - 1) / 2
+        return emitted * self.costs.verify_s[1] + self.costs.ctx_s * context
+
+    def _add_expected(self, chunk: TraceChunk, rows: Rows) -> None:
+        block_len = self.meta.block_len
+        accept_prob = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
+        best = exp.best_lengths_by_outcome(rows, self.costs, block_len)
+        plans = {"none": best, "round": best, "path": best}
+        if not self.every_round:
+            path_s, plans["path"] = exp.expected_paths(rows, accept_prob, self.costs, block_len)
+            self.oracle_s += float(path_s.sum())
+            self.static_s += exp.expected_static_times(rows, accept_prob, self.costs, block_len, self.meta.max_draft_len)
+        plain_s = plain_times(rows, self.costs)
+        for totals, controller in zip(self.totals, self.controllers, strict=True):
+            sums, time_s = exp.expect_chunk(
+                controller, rows, accept_prob, plans[controller.privilege], best, self.costs, block_len=block_len,
+                every_round=self.every_round, seed=self.seed,
+            )  # fmt: skip
+            totals.add_expected(sums, time_s, plain_s)
+
+    def finish(self, rounds: list[dict[str, NDArray[Any]]]) -> TraceResult:
+        """Results of everything added."""
+        # Plain time is the same for all controllers on positions; on a log of rounds each has its own tokens.
+        intervals = [
+            bootstrap_ratios(np.concatenate(t.plain_s), [np.concatenate(t.time_s)], self.seed)[0] for t in self.totals
+        ] if self.every_round else bootstrap_ratios(
+            np.concatenate(self.totals[0].plain_s), [np.concatenate(t.time_s) for t in self.totals], self.seed
+        ) if self.totals else []  # fmt: skip
+        best_fixed = None if self.every_round else float(self.static_s.min())
+        oracle = None if self.every_round else self.oracle_s
+        results = []
+        for controller, totals, interval, inexact in zip(self.controllers, self.totals, intervals, self.inexact, strict=True):
+            summary = totals.summary(interval, best_fixed, oracle)
+            extra = {"coverage": self.meta.coverage, "inexact_rounds": inexact}
+            results.append({"controller": controller.name, "params": controller.config, "requests": self.requests, **summary, **extra})
+        return TraceResult(
+            rows=self.rows, requests=self.requests, results=results, oracle_s=oracle, rounds=rounds,
+            static_s=None if self.every_round else self.static_s,
+        )  # fmt: skip
+
+
+def _round_log(chunk: TraceChunk, out: Rounds, count: int) -> dict[str, NDArray[Any]]:
+    """RoundLog columns of one chunk (constant ones, run_id and lane and warmup, are the writer's)."""
+    row = out.row[:count]
+    columns: dict[str, NDArray[Any]] = {"request": chunk.request[row], "pos": chunk.pos[row]}
+    if chunk.ctx_len is not None:
+        columns["ctx_len"] = chunk.ctx_len[row]
+    skipped = ("row", "clamped")
+    return columns | {name: getattr(out, name)[:count] for name in Rounds._fields if name not in skipped}

@@ -1,0 +1,141 @@
+"""Numbers of one controller on one trace, as the replay result promises them. Pooled ratios only: sums over sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.kernel import Rounds
+
+RESAMPLES = 1000
+_BLOCK = 2_000_000  # request draws held at once
+
+
+@dataclass(kw_only=True)
+class Totals:
+    """Sums over the rounds of one controller, and per-request times for the bootstrap.
+
+    Counts are whole numbers except under `expected` acceptance, where they are expectations.
+    """
+
+    rounds: float = 0
+    tokens: float = 0
+    drafted: float = 0
+    submitted: float = 0
+    accepted: float = 0
+    draft_passes: float = 0
+    clamped: float = 0
+    deviation: float = 0.0
+    time_s: list[NDArray[np.float64]] = field(default_factory=list)
+    plain_s: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add_rounds(
+        self, rounds: Rounds, count: int, best: NDArray[np.int32], clamped: int, time_s: NDArray[np.float64],
+        plain_s: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """Add the first `count` rounds of a chunk.
+
+        Args:
+            rounds: columns the kernel filled.
+            count: rounds in them.
+            best: int32[R], best length of each row, for the deviation.
+            clamped: rounds that asked for more than was logged.
+            time_s, plain_s: float64[B], seconds per request of this chunk.
+        """
+        submitted = rounds.submitted_len[:count]
+        self.rounds += count
+        self.tokens += int(rounds.emitted_len[:count].sum(dtype=np.int64))
+        self.drafted += int(rounds.drafted_len[:count].sum(dtype=np.int64))
+        self.submitted += int(submitted.sum(dtype=np.int64))
+        self.accepted += int(rounds.accepted_len[:count].sum(dtype=np.int64))
+        self.draft_passes += int(rounds.draft_passes[:count].sum(dtype=np.int64))
+        self.clamped += clamped
+        self.deviation += float(np.abs(submitted - best[rounds.row[:count]]).sum(dtype=np.int64))
+        self.time_s.append(time_s)
+        self.plain_s.append(plain_s)
+
+    def add_expected(
+        self, sums: NDArray[np.float64], time_s: NDArray[np.float64], plain_s: NDArray[np.float64]
+    ) -> None:
+        """Add expectations of a chunk; `sums` as `specsim.expected.expect_chunk` returns them."""
+        rounds, tokens, drafted, submitted, accepted, passes, clamped, deviation = (float(x) for x in sums)
+        self.rounds += rounds
+        self.tokens += tokens
+        self.drafted += drafted
+        self.submitted += submitted
+        self.accepted += accepted
+        self.draft_passes += passes
+        self.clamped += clamped
+        self.deviation += deviation
+        self.time_s.append(time_s)
+        self.plain_s.append(plain_s)
+
+    def summary(self, interval: list[Any], best_fixed_s: float | None, oracle_s: float | None) -> dict[str, Any]:
+        """The numeric keys of one replay result; undefined ratios are None.
+
+        Args:
+            interval: [low, high] of the speedup.
+            best_fixed_s: seconds of the best static length, None where regret is undefined.
+            oracle_s: seconds of the clairvoyant path, None where regret is undefined.
+        """
+        time_s = math.fsum(np.concatenate(self.time_s))
+        plain_s = math.fsum(np.concatenate(self.plain_s))
+        return {
+            "rounds": self.rounds,
+            "tokens": self.tokens,
+            "drafted": self.drafted,
+            "submitted": self.submitted,
+            "accepted": self.accepted,
+            "draft_passes": self.draft_passes,
+            "clamped_rounds": self.clamped,
+            "tau": (self.accepted + self.rounds) / self.rounds,
+            "acceptance_rate": self.accepted / self.submitted if self.submitted else None,
+            "mean_submitted": self.submitted / self.rounds,
+            "time_s": time_s,
+            "plain_time_s": plain_s,
+            "speedup": plain_s / time_s,
+            "speedup_ci95": interval,
+            "throughput": self.tokens / time_s,
+            "oracle_mad": self.deviation / self.rounds,
+            "regret_best_fixed_s": None if best_fixed_s is None else time_s - best_fixed_s,
+            "regret_oracle_s": None if oracle_s is None else time_s - oracle_s,
+        }
+
+
+def bootstrap_ratios(
+    numerator: NDArray[np.float64], denominators: list[NDArray[np.float64]], seed: int
+) -> list[list[float] | list[None]]:
+    """95 % percentile intervals of sum(numerator) / sum(denominator) over resampled requests.
+
+    Every denominator sees the same resamples, so controllers are compared on common draws. 1000 resamples; above 20,000
+    requests as many as keep requests x resamples at 20 million, at least 100.
+
+    Args:
+        numerator: float64[B] per-request sums.
+        denominators: one float64[B] per controller.
+        seed: of the resampling.
+
+    Returns:
+        One [low, high] per denominator; [None, None] with fewer than two requests.
+    """
+    requests = numerator.size
+    if requests < 2:
+        return [[None, None] for _ in denominators]
+    resamples = min(RESAMPLES, max(100, 20_000_000 // requests))
+    columns = np.stack([numerator, *denominators], axis=1)
+    rng = np.random.default_rng(seed)
+    sums = np.empty((resamples, columns.shape[1]))
+    step = max(1, _BLOCK // requests)
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
+        draws = rng.integers(0, requests, size=(rows, requests), dtype=np.int64)
+        draws += np.arange(rows)[:, None] * requests
+        weights = np.bincount(draws.ravel(), minlength=rows * requests).reshape(rows, requests)
+        sums[start : start + rows] = weights.astype(np.float64) @ columns
+    ratios = sums[:, :1] / sums[:, 1:]
+    low, high = np.percentile(ratios, [2.5, 97.5], axis=0)
+    return [[float(a), float(b)] for a, b in zip(low, high, strict=True)]

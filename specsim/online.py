@@ -1,0 +1,107 @@
+"""The same controller, one round at a time: what a live decode loop calls.
+
+Wraps the very functions the batch kernel is compiled from (state with one lane), counts rounds, range-checks what comes
+back, and pickles. It holds no rule of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.controllers import Controller
+from specsim.errors import ConfigError
+from specsim.jit import uncompiled
+from specsim.kernel import CONTROLLER_STREAM
+from specsim.rng import uniform_stream
+
+
+class OnlineController:
+    """One lane of a controller.
+
+    Per round call `begin`, then `revise` after each time tokens were drafted, then `update`:
+
+        arm, want = online.begin(pos, ctx_len)
+        while want > drafted and more:           # draft; `more` tells whether the drafter could go on
+            submit, want = online.revise(q, more)
+        online.update(accepted, round_s)
+
+    Args:
+        controller: the controller.
+        seed: key of its randomness.
+        compiled: False runs the functions as plain Python.
+    """
+
+    def __init__(self, controller: Controller, *, seed: int = 0, compiled: bool = True) -> None:
+        self.controller, self.seed, self._compiled = controller, seed, compiled
+        self._bind()
+        self._state = controller.fresh_state()
+        self._request = 0
+        self._round = (-1, 0, 0)  # arm, drafted, submitted
+
+    def _bind(self) -> None:
+        functions = (self.controller.begin, self.controller.revise, self.controller.update)
+        self._begin, self._revise, self._update = functions if self._compiled else (uncompiled(f) for f in functions)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_begin", "_revise", "_update")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._bind()
+
+    def start_request(self, request: int) -> None:
+        """Begin a request: clears the state of controllers that keep none between requests."""
+        self._request = request
+        if self.controller.per_request:
+            self._state = self.controller.fresh_state()
+
+    def begin(self, pos: int, ctx_len: int, hint: int = -1) -> tuple[int, int]:
+        """Start a round.
+
+        Args:
+            pos: output tokens committed so far.
+            ctx_len: prompt length + pos.
+            hint: for privileged controllers only, see `Controller.privilege`.
+
+        Returns:
+            (arm, tokens to draft first; 0 is a plain round).
+
+        Raises:
+            ConfigError: the controller wants a negative number of tokens.
+        """
+        self._state[:, self.controller.initial.size :] = 0.0
+        u = float(uniform_stream(self.seed, CONTROLLER_STREAM, self._request, pos, 0))
+        arm, want = self._begin(self.controller.params, self._state, 0, pos, ctx_len, u, hint)
+        if want < 0:
+            raise self._refusal("begin", f"want={want}", ">= 0")
+        self._round = (int(arm), 0, 0)
+        return int(arm), int(want)
+
+    def revise(self, q: NDArray[np.floating], more: bool) -> tuple[int, int]:
+        """Decide after drafting.
+
+        Args:
+            q: confidences of all tokens drafted in this round, float[drafted].
+            more: whether the drafter could still go on in this round.
+
+        Returns:
+            (tokens to submit, tokens wanted in all); more than drafted asks for more.
+
+        Raises:
+            ConfigError: submit is not in 0..drafted.
+        """
+        drafted = len(q)
+        submit, want = self._revise(self.controller.params, self._state, 0, q, drafted, more)
+        if not 0 <= submit <= drafted or want < 0:
+            raise self._refusal("revise", f"submit={submit}, want={want}", f"0 <= submit <= {drafted}, want >= 0")
+        self._round = (self._round[0], drafted, int(submit))
+        return int(submit), int(want)
+
+    def update(self, accepted: int, round_s: float) -> None:
+        """Feedback after verification: accepted draft tokens and the round's wall time in seconds."""
+        arm, drafted, submitted = self._round
+        self._update(self.controller.params, self._state, 0, arm, drafted, submitted, accepted, round_s)
+
+    def _refusal(self, call: str, found: str, allowed: str) -> ConfigError:
+        return ConfigError(f"controller {self.controller.name!r}: {call} returned {found}; allowed: {allowed}")

@@ -1,0 +1,105 @@
+"""What the best possible decisions would have cost: best length per round, best static length, shortest path.
+
+All three rest on one fact: latency models never decrease in s and drafting never gets cheaper, so a length beyond
+accept_len emits the same tokens for no less time. Only lengths 0..accept_len are therefore ever compared
+(theory.md 3.1-3.2; a brute-force test over all lengths 0..m backs it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specsim.jit import jit
+from specsim.kernel import draft_cost, served
+
+
+@jit
+def round_cost(submitted, available, ctx, block_len, costs):
+    """Seconds of a round that submits `submitted` of `available` tokens, drafting no more passes than that needs."""
+    drafted = served(submitted, available, block_len)
+    return draft_cost(drafted, block_len, costs) + costs.verify_s[submitted + 1] + costs.ctx_s * ctx + costs.overhead_s
+
+
+@jit
+def best_round_length(accept_len, available, ctx, block_len, costs):
+    """Smallest d maximising (min(accept_len, d) + 1) / round time: d_oracle of the replay result."""
+    best = 0
+    best_tokens = 1.0
+    best_cost = round_cost(0, available, ctx, block_len, costs)
+    for d in range(1, min(accept_len, available) + 1):
+        cost = round_cost(d, available, ctx, block_len, costs)
+        if (d + 1.0) * best_cost > best_tokens * cost:
+            best, best_tokens, best_cost = d, d + 1.0, cost
+    return best
+
+
+@jit
+def best_round_lengths(rows, costs, block_len):
+    """int32[R]: `best_round_length` of every row."""
+    lengths = np.empty(rows.pos.size, np.int32)
+    for row in range(rows.pos.size):
+        available = int(rows.offsets[row + 1] - rows.offsets[row])
+        lengths[row] = best_round_length(int(rows.accept_len[row]), available, rows.ctx_len[row], block_len, costs)
+    return lengths
+
+
+@jit
+def shortest_paths(rows, costs, block_len):
+    """Clairvoyant dynamic programme over positions.
+
+    Returns:
+        (float64[B] seconds of the shortest path through each request, int32[R] smallest length it takes at each row).
+    """
+    requests = rows.starts.size - 1
+    plan = np.zeros(rows.pos.size, np.int32)
+    total = np.zeros(requests)
+    to_go = np.zeros(rows.pos.size + 1)
+    for b in range(requests):
+        end = rows.starts[b + 1]
+        for row in range(end - 1, rows.starts[b] - 1, -1):
+            available = int(rows.offsets[row + 1] - rows.offsets[row])
+            best = np.inf
+            for d in range(min(int(rows.accept_len[row]), available) + 1):
+                after = to_go[row + d + 1] if row + d + 1 < end else 0.0
+                cost = round_cost(d, available, rows.ctx_len[row], block_len, costs) + after
+                if cost < best:
+                    best = cost
+                    plan[row] = d
+            to_go[row] = best
+        total[b] = to_go[rows.starts[b]]
+    return total, plan
+
+
+@jit
+def static_times(rows, costs, block_len, max_len):
+    """float64[max_len + 1]: seconds of the whole chunk at each static length 0..max_len."""
+    times = np.zeros(max_len + 1)
+    for b in range(rows.starts.size - 1):
+        end = rows.starts[b + 1]
+        for length in range(max_len + 1):
+            # Rows that hold the whole length cost the same up to context; only short rows are worked out anew.
+            full = round_cost(length, 1 << 30, 0.0, block_len, costs)
+            cut = served(length, 1 << 30, block_len)
+            seconds = 0.0
+            row = rows.starts[b]
+            while row < end:
+                available = int(rows.offsets[row + 1] - rows.offsets[row])
+                if available >= cut:
+                    seconds += full + costs.ctx_s * rows.ctx_len[row]
+                else:
+                    seconds += round_cost(min(length, available), available, rows.ctx_len[row], block_len, costs)
+                row += min(int(rows.accept_len[row]), length, available) + 1
+            times[length] += seconds
+    return times
+
+
+@jit
+def plain_times(rows, costs):
+    """float64[B]: seconds of plain decoding, verify(1) at every position."""
+    times = np.zeros(rows.starts.size - 1)
+    for b in range(times.size):
+        seconds = 0.0
+        for row in range(rows.starts[b], rows.starts[b + 1]):
+            seconds += costs.verify_s[1] + costs.ctx_s * rows.ctx_len[row]
+        times[b] = seconds
+    return times

@@ -1,0 +1,144 @@
+"""`python -m specsim.replay traces/*.parquet`: which length controller would have been fastest here, and by how much.
+
+Command line only: arguments, progress, and handing results to `specsim.report` and `specsim.outdir`. Nothing imports
+this module, so `python -m` runs it once.
+"""
+
+from __future__ import annotations
+
+import runpy
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specsim import controllers as registry
+from specsim.engine import ACCEPTANCES, TraceResult, replay
+from specsim.errors import ConfigError, SpecsimError, run_cli
+from specsim.latency import LatencyModel, load_latency
+from specsim.outdir import OutDir
+from specsim.quarantine import quarantine_requests
+from specsim.report import document, print_tables, to_json
+from specsim.trace import TraceReader, expand_paths, open_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a replay's results, as resolved from the command line."""
+
+    traces: tuple[str, ...]
+    controllers: tuple[str, ...]
+    latency: str | None
+    acceptance: str
+    seed: int
+    max_requests: int | None
+    quarantine: str | None
+    plugin: tuple[str, ...]
+
+
+@click.command(help=__doc__.split("\n")[0].partition(": ")[2].capitalize() if __doc__ else None)
+@click.argument("traces", nargs=-1, required=True)
+@click.option("--controllers", "-c", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="Repeatable; default: a set of eight.")
+@click.option("--latency", metavar="FILE|preset:NAME", help="Latency model; default: the one inside each trace.")
+@click.option("--acceptance", type=click.Choice(ACCEPTANCES), default="logged", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--max-requests", type=click.IntRange(1), help="Replay only the first N requests of each trace.")
+@click.option("--quarantine", type=click.Path(), metavar="DIR", help="Move offending requests there and go on.")
+@click.option("--plugin", multiple=True, type=click.Path(), metavar="FILE.py", help="Python file that registers controllers.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else.")
+@click.option("--out", type=click.Path(), metavar="DIR", help="Write results.json, rounds.parquet, config, provenance.")
+@click.option("--force", is_flag=True, help="Replace a finished --out DIR.")
+def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
+    config = Config(**{**options, "controllers": options["controllers"] or registry.DEFAULT_SET})
+    for path in config.plugin:
+        load_plugin(path)
+    for text in config.controllers:
+        registry.parse_spec(text)
+    paths = expand_paths(config.traces)
+    given = None if config.latency is None else load_latency(config.latency)
+    with ExitStack() as stack:
+        folder = None if out is None else stack.enter_context(OutDir(Path(out), force=force))
+        progress = stack.enter_context(_progress())
+        done = [_replay_one(path, config, given, folder, progress) for path in paths]
+        result = document(config.seed, config.acceptance, done)
+        if folder is not None:
+            folder.finish(result, asdict(config))
+    if as_json:
+        click.echo(to_json(result), nl=False)
+    else:
+        print_tables(done, Console())
+        if out is not None:
+            click.echo(f"written: {out}")
+
+
+def load_plugin(path: str) -> None:
+    """Run a Python file that registers controllers.
+
+    Raises:
+        ConfigError: the file is missing or fails; the message holds its error.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"--plugin {path}: no such file; give a Python file that calls specsim.controllers.register")
+    try:
+        runpy.run_path(path, run_name="specsim_plugin")
+    except SpecsimError:
+        raise
+    except Exception as error:  # whatever a user's file raises is its author's to see
+        raise ConfigError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal)
+
+
+def _replay_one(
+    path: Path, config: Config, given: LatencyModel | None, folder: OutDir | None, progress: Progress
+) -> tuple[dict[str, Any], TraceResult, list[str]]:
+    """Replay one trace; (its entry in the document, its result, notes for people)."""
+    notes: list[str] = []
+    skip: frozenset[int] = frozenset()
+    if config.quarantine is not None:
+        report = quarantine_requests(path, config.quarantine)
+        skip = frozenset(report.requests)
+        if skip:
+            notes.append(f"{len(skip)} requests quarantined: {report.side_file}")
+    with open_trace(path) as reader:
+        latency = given or _embedded(reader)
+        task = progress.add_task(path.name, total=reader.rows)
+        log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, config.controllers)
+        result = replay(
+            reader.meta, reader.chunks(_columns(config), max_requests=config.max_requests, skip_requests=skip), latency,
+            config.controllers, seed=config.seed, acceptance=config.acceptance, on_rounds=log,
+            on_progress=lambda rows: progress.update(task, completed=rows),
+        )  # fmt: skip
+        meta = reader.meta
+    if meta.coverage == "every-round":
+        notes.append("log of executed rounds (coverage every-round): replayed row by row, see docs/formats.md")
+    entry = {
+        "path": str(path), "rows": result.rows, "requests": result.requests, "exact": meta.exact, "latency": latency.to_dict(),
+        "coverage": meta.coverage, "quarantined_requests": len(skip), "target": meta.target, "drafter": meta.drafter,
+    }  # fmt: skip
+    return entry, result, notes
+
+
+def _columns(config: Config) -> list[str]:
+    return ["ctx_len", "q"] + (["accept_prob"] if config.acceptance != "logged" else [])
+
+
+def _embedded(reader: TraceReader) -> LatencyModel:
+    if reader.meta.latency is None:
+        raise ConfigError(
+            f"{reader.path}: the trace holds no latency model and none was given; pass --latency FILE or preset:NAME. "
+            "`python -m specsim.latency fit POINTS.csv` makes one from measurements, `python -m real.probe --latency-only` "
+            "measures one, `python -m specsim.latency presets` lists those of common GPUs"
+        )
+    return LatencyModel.from_dict(reader.meta.latency, where=f"{reader.path}: metadata latency")
+
+
+if __name__ == "__main__":
+    run_cli(main, prog_name="python -m specsim.replay")

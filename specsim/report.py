@@ -1,0 +1,92 @@
+"""The replay result document (trace-format.md section 4) and the tables people read. Computes no numbers of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specsim.engine import TraceResult
+
+Done = list[tuple[dict[str, Any], TraceResult, list[str]]]
+
+
+def document(seed: int, acceptance: str, done: Done) -> dict[str, Any]:
+    """The result document.
+
+    Args:
+        seed, acceptance: as replayed.
+        done: per trace its entry, its result and notes.
+    """
+    results = [{"trace": entry["path"], **row} for entry, result, _ in done for row in result.results]
+    return {
+        "schema": "specsim.replay/1", "seed": seed, "acceptance": acceptance, "traces": [entry for entry, _, _ in done],
+        "results": results,
+    }  # fmt: skip
+
+
+def to_json(result: dict[str, Any]) -> str:
+    """Strict JSON: an undefined number would raise here rather than print NaN."""
+    return json.dumps(result, indent=1, allow_nan=False) + "\n"
+
+
+def print_tables(done: Done, console: Console) -> None:
+    """One table per trace, and under it the answer in a sentence."""
+    for entry, outcome, notes in done:
+        console.print(_table(entry, outcome.results))
+        for line in (*_verdict(outcome), *notes):
+            console.print(line, highlight=False, soft_wrap=True)
+        console.print()
+
+
+def spelled(row: dict[str, Any]) -> str:
+    """A controller with its parameters as it would be typed; switches that are off are left out."""
+    items = [f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in row["params"].items() if v is not False]
+    return row["controller"] + (":" + ",".join(items) if items else "")
+
+
+def _table(entry: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
+    exact = "exact" if entry["exact"] else "not checked against plain decoding"
+    title = f"{entry['path']}  ({entry['requests']} requests, {entry['rows']} rows, {exact})"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("controller", overflow="fold")
+    for name in ("speedup", "95 %", "tau", "mean len", "|d - best|", "vs static, s", "vs oracle, s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    fastest = max(rows, key=lambda row: row["speedup"])
+    for row in rows:
+        table.add_row(
+            spelled(row), _number(row["speedup"], 3), _interval(row["speedup_ci95"]), _number(row["tau"], 2),
+            _number(row["mean_submitted"], 2), _number(row["oracle_mad"], 2), _number(row["regret_best_fixed_s"], 2),
+            _number(row["regret_oracle_s"], 2), style="bold" if row is fastest else None,
+        )  # fmt: skip
+    return table
+
+
+def _verdict(outcome: TraceResult) -> list[str]:
+    rows = outcome.results
+    deployable = [row for row in rows if row["controller"] not in ("oracle", "greedy-oracle")] or rows
+    best = max(deployable, key=lambda row: row["speedup"])
+    lines = [f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding"]
+    if outcome.static_s is not None and outcome.oracle_s is not None:
+        plain_s = best["plain_time_s"]
+        length = int(outcome.static_s.argmin())
+        lines.append(
+            f"best static length in hindsight: {length} ({plain_s / outcome.static_s[length]:.3f}x); clairvoyant path: "
+            f"{plain_s / outcome.oracle_s:.3f}x, so {100 * (1 - outcome.oracle_s / best['time_s']):.1f} % of its time is left to gain"
+        )
+    clamped = sum(row["clamped_rounds"] for row in rows)
+    if clamped:
+        lines.append(f"warning: {clamped:g} rounds asked for more draft tokens than were recorded (clamped_rounds)")
+    if any(row["inexact_rounds"] for row in rows):
+        lines.append("warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate (inexact_rounds)")
+    return lines
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(pair: list[float | None]) -> str:
+    return "-" if pair[0] is None else f"[{pair[0]:.2f}, {pair[1]:.2f}]"
