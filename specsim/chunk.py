@@ -39,7 +39,7 @@ class TraceChunk:
         ctx_len: int32[R] prompt length + pos, or None (a file has it in all rows or in none).
         q, p, accept_prob: float32[N] in [0, 1].
         entropy: float32[N], nats.
-        draft_offsets, draft_s: int64[R+1] and float32, seconds of each drafter pass made for row i; a null row is empty.
+        draft_offsets, draft_s: int64[R+1] and float32, seconds of each drafter pass of row i; null reads as empty.
         verify_s: float32[R], seconds, NaN where null.
         arm_accept_len: int16[R, K].
         arm_draft_s: float32[R, K], seconds of arm k's whole draft, NaN rows where null.

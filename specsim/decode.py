@@ -25,11 +25,12 @@ NESTED_LISTS: Final = ("topk_q",)
 
 
 class IntColumn(NamedTuple):
-    """int64[R] values (0 where null or not whole), bool[R] not null, bool[R] whole number."""
+    """int64[R] values (0 where null or not whole), bool[R] not null, bool[R] whole number, and the stored numbers."""
 
     values: NDArray[np.int64]
     valid: NDArray[np.bool_]
     whole: NDArray[np.bool_]
+    raw: NDArray[Any]
 
 
 class FloatColumn(NamedTuple):
@@ -144,15 +145,16 @@ def decode_ints(array: pa.Array) -> IntColumn:
     """Decode a column of whole numbers stored as integers or floats of any width."""
     valid = _valid(array)
     if pa.types.is_null(array.type):
-        return IntColumn(np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_), valid | True)
+        zeros = np.zeros(len(array), np.int64)
+        return IntColumn(zeros, np.zeros(len(array), np.bool_), np.ones(len(array), np.bool_), zeros)
     if array.null_count:
         array = pc.fill_null(array, 0)
     raw = array.to_numpy(zero_copy_only=False)
     if raw.dtype.kind in "iu":
-        return IntColumn(raw.astype(np.int64, copy=False), valid, np.ones(len(raw), np.bool_))
+        return IntColumn(raw.astype(np.int64, copy=False), valid, np.ones(len(raw), np.bool_), raw)
     # 2^53 bounds what a double counts exactly; NaN and infinities fail the comparison as well.
     whole = (np.abs(raw) < 2.0**53) & (raw == np.floor(raw))
-    return IntColumn(np.where(whole, raw, 0).astype(np.int64), valid, whole)
+    return IntColumn(np.where(whole, raw, 0).astype(np.int64), valid, whole, raw)
 
 
 def _floats(array: pa.Array) -> NDArray[np.float32]:
@@ -173,9 +175,14 @@ def _list_column(array: pa.Array, name: str) -> ListColumn:
     if pa.types.is_null(array.type):
         flat: pa.Array = pa.nulls(0, pa.float32())
         return ListColumn(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), _list_values(flat, name, depth, rows=0))
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = array.flatten()  # type: ignore[attr-defined]  # skips the contents of null rows
+    lengths = _list_lengths(array)
+    flat = array.flatten()  # skips the contents of null rows
     return ListColumn(lengths, _valid(array), _list_values(flat, name, depth, rows=len(flat)))
+
+
+def _list_lengths(array: pa.Array) -> NDArray[np.int64]:
+    lengths = pc.call_function("list_value_length", [array])
+    return pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _list_values(flat: pa.Array, name: str, depth: int, *, rows: int) -> Any:
@@ -185,5 +192,5 @@ def _list_values(flat: pa.Array, name: str, depth: int, *, rows: int) -> Any:
         return _floats(flat)
     if rows == 0 or pa.types.is_null(flat.type):
         return ListColumn(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(0, np.float32))
-    lengths = pc.list_value_length(flat).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return ListColumn(lengths, _valid(flat), _floats(flat.flatten()))  # type: ignore[attr-defined]
+    lengths = _list_lengths(flat)
+    return ListColumn(lengths, _valid(flat), _floats(flat.flatten()))

@@ -69,7 +69,7 @@ def missing_file(path: str | Path) -> TraceError:
             path,
             "the pattern matches no file",
             allowed="a pattern that matches at least one file",
-            advice="Check the folder and the extension; `python -m specsim.synth iid demo.parquet` makes a trace to try",
+            advice="Check folder and extension; `python -m specsim.synth iid demo.parquet` makes a trace to try",
         )
     return TraceError(path, "the file does not exist", allowed="an existing file", advice="Check the path for typos")
 

@@ -145,7 +145,7 @@ class TraceReader:
         Raises:
             TraceError: at the first row that breaks a rule.
         """
-        parts = _skip_rows(self.batches(), self.path, skip_requests)
+        parts = _skip_rows(self.batches(), skip_requests)
         left = max_requests
         for chunk in _whole_requests(self._checked(parts)):
             kept = chunk if left is None else _first_requests(chunk, left)
@@ -210,9 +210,12 @@ def request_ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _skip_rows(
-    batches: Iterator[tuple[int, pa.RecordBatch]], path: Path, skip: Container[int]
+    batches: Iterator[tuple[int, pa.RecordBatch]], skip: Container[int]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Cut out the rows of skipped requests, leaving runs of consecutive rows."""
+    if not skip:
+        yield from batches
+        return
     for first_row, batch in batches:
         ids = request_ids(batch)
         skipped = [request for request in np.unique(ids).tolist() if request in skip]

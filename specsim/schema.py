@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -315,7 +316,7 @@ def _faulty_arms(meta: TraceMeta) -> Iterator[tuple[str, str]]:
             yield f"arms[{k}]", 'an object whose "draft_s" (seconds per draft token) is finite and >= 0'
             return
         budgets.append(arm["budget"])
-    if any(b < a for a, b in zip(budgets, budgets[1:], strict=False)):
+    if any(b < a for a, b in pairwise(budgets)):
         yield "arms", "arms in ascending budget"
 
 

@@ -6,10 +6,10 @@ quarantine judge by the same rules. The kernel relies on these checks and repeat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,17 @@ from numpy.typing import NDArray
 from specsim.chunk import offsets_of
 from specsim.decode import Block, IntColumn, ListColumn
 from specsim.errors import TraceError
+from specsim.faults import (
+    Fault,
+    Rows,
+    if_any,
+    int_list_fault,
+    list_value_fault,
+    null_fault,
+    range_fault,
+    row_of,
+    whole_faults,
+)
 from specsim.schema import TraceMeta
 
 INT32_MAX: Final = 2**31 - 1
@@ -24,28 +35,6 @@ INT16_MAX: Final = 2**15 - 1
 PROB_LISTS: Final = ("q", "p", "accept_prob")
 LENGTH_LISTS: Final = ("q", "p", "accept_prob", "entropy")
 """The lists whose common length is m, in the order in which a mismatch is reported."""
-
-Rows = NDArray[np.int64]
-
-
-class Fault(NamedTuple):
-    """One rule broken by some rows of a block.
-
-    Args:
-        column: the column at fault.
-        rows: ascending row numbers within the block.
-        found: row number within the block -> what was found there.
-        allowed: what the format allows.
-        advice: what to do.
-        fatal: the rows cannot be attributed to a request, so a quarantine cannot help.
-    """
-
-    column: str
-    rows: Rows
-    found: Callable[[int], str]
-    allowed: str
-    advice: str
-    fatal: bool = False
 
 
 @dataclass(slots=True)
@@ -96,8 +85,8 @@ def request_faults(block: Block) -> Iterator[Fault]:
     """Faults of the `request` column itself; null and fractional ids are fatal because no request owns the row."""
     ids = block.ints["request"]
     advice = "Number the responses of the file 0, 1, 2, ..."
-    yield from _whole_faults("request", ids, f"whole numbers between 0 and {INT32_MAX}", advice, fatal=True)
-    yield from _range_fault("request", ids, 0, INT32_MAX, advice)
+    yield from whole_faults("request", ids, f"whole numbers between 0 and {INT32_MAX}", advice, fatal=True)
+    yield from range_fault("request", ids, 0, INT32_MAX, advice)
 
 
 def sequence_faults(block: Block, carry: Carry) -> Iterator[Fault]:
@@ -105,7 +94,7 @@ def sequence_faults(block: Block, carry: Carry) -> Iterator[Fault]:
     ids = block.ints["request"].values
     before = np.concatenate(([ids[0] if carry.request is None else carry.request], ids[:-1]))
     rows = np.flatnonzero(ids < before)
-    yield from _fault(
+    yield from if_any(
         "request",
         rows,
         lambda i: f"request {ids[i]} follows request {before[i]}",
@@ -119,7 +108,7 @@ def sequence_faults(block: Block, carry: Carry) -> Iterator[Fault]:
 
 def ctx_mix_fault(rows: Rows, recorded: bool) -> Iterator[Fault]:
     """`ctx_len` of these rows differs in nullness from the other rows, where it is `recorded` or not."""
-    yield from _fault(
+    yield from if_any(
         "ctx_len",
         rows,
         lambda _: "the value is null, but earlier rows have one" if recorded else "a value, but earlier rows are null",
@@ -136,9 +125,9 @@ def row_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
     yield from _length_faults(block, meta, lengths, found)
     for name in PROB_LISTS:
         if name in block.lists:
-            yield from _list_value_fault(name, block.lists[name], 0.0, 1.0, "Write probabilities, not logits or logs")
+            yield from list_value_fault(name, block.lists[name], 0.0, 1.0, "Write probabilities, not logits or logs")
     if "entropy" in block.lists:
-        yield from _list_value_fault("entropy", block.lists["entropy"], 0.0, np.inf, "Write entropy in nats")
+        yield from list_value_fault("entropy", block.lists["entropy"], 0.0, np.inf, "Write entropy in nats")
     yield from _time_faults(block)
     if meta.kind == "arm":
         yield from _arm_faults(block, meta)
@@ -160,8 +149,8 @@ def row_lengths(block: Block, meta: TraceMeta) -> tuple[NDArray[np.int64], list[
 
 def _pos_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
     ids, column = block.ints["request"].values, block.ints["pos"]
-    yield from _whole_faults("pos", column, f"whole numbers between 0 and {INT32_MAX}", "Count the committed tokens")
-    yield from _range_fault("pos", column, 0, INT32_MAX, "Count the committed tokens before each round")
+    yield from whole_faults("pos", column, f"whole numbers between 0 and {INT32_MAX}", "Count the committed tokens")
+    yield from range_fault("pos", column, 0, INT32_MAX, "Count the committed tokens before each round")
     pos = column.values
     dense = meta.coverage == "every-position"
     same = np.empty(block.rows, dtype=np.bool_)
@@ -169,7 +158,7 @@ def _pos_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
     same[1:] = ids[1:] == ids[:-1]
     before = np.concatenate(([carry.pos], pos[:-1]))
     if not dense:
-        yield from _fault(
+        yield from if_any(
             "pos",
             np.flatnonzero(same & (pos <= before)),
             lambda i: f"pos {pos[i]} follows pos {before[i]} of the same request",
@@ -178,23 +167,23 @@ def _pos_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
         )
         return
     expected = np.where(same, before + 1, 0)
-    yield from _fault(
+    yield from if_any(
         "pos",
         np.flatnonzero(pos != expected),
         lambda i: (
             f"pos {pos[i]} follows pos {before[i]} of the same request" if same[i] else f"a request starts at {pos[i]}"
         ),
         "0, 1, 2, ... without gaps inside a request, because coverage is 'every-position'",
-        "Record the missing positions, sort the rows, or label the file coverage 'every-round' if it is a log of rounds",
+        "Record the missing positions, sort the rows, or write coverage 'every-round' if it is a log of rounds",
     )
 
 
 def _ctx_faults(block: Block) -> Iterator[Fault]:
     column, pos = block.ints["ctx_len"], block.ints["pos"].values
     advice = "ctx_len is prompt length + pos"
-    yield from _whole_faults("ctx_len", column, "whole numbers >= pos, or null in every row", advice, nullable=True)
+    yield from whole_faults("ctx_len", column, "whole numbers >= pos, or null in every row", advice, nullable=True)
     values = column.values
-    yield from _fault(
+    yield from if_any(
         "ctx_len",
         np.flatnonzero(column.valid & column.whole & ((values < pos) | (values > INT32_MAX))),
         lambda i: f"value {values[i]} at pos {pos[i]}",
@@ -206,7 +195,7 @@ def _ctx_faults(block: Block) -> Iterator[Fault]:
 def _length_faults(block: Block, meta: TraceMeta, lengths: Rows, names: list[str]) -> Iterator[Fault]:
     for name in names:
         column = block.lists[name]
-        yield from _fault(
+        yield from if_any(
             name,
             np.flatnonzero(column.valid & (column.lengths != lengths)),
             lambda i, held=column.lengths: (
@@ -215,9 +204,12 @@ def _length_faults(block: Block, meta: TraceMeta, lengths: Rows, names: list[str
             f"equal lengths in {', '.join(names)} of one row",
             "Cut all lists of the row at the same draft length",
         )
-    yield from _fault(
-        names[0] if names else "accept_len",
-        np.flatnonzero(lengths > meta.max_draft_len) if meta.kind != "arm" else np.zeros(0, np.int64),
+    # In an arm trace m is draft_len, which max_draft_len does not bound.
+    rows = np.flatnonzero(lengths > meta.max_draft_len) if meta.kind != "arm" else np.zeros(0, np.int64)
+    longest = next((name for name in names if len(rows) and block.lists[name].valid[rows[0]]), "accept_len")
+    yield from if_any(
+        longest,
+        rows,
         lambda i: f"the list holds {lengths[i]} values",
         f"at most max_draft_len = {meta.max_draft_len} of the metadata",
         "Correct max_draft_len in the metadata or cut the rows",
@@ -227,9 +219,9 @@ def _length_faults(block: Block, meta: TraceMeta, lengths: Rows, names: list[str
 def _accept_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
     column = block.ints["accept_len"]
     advice = "Count the leading accepted draft tokens, without the bonus token"
-    yield from _whole_faults("accept_len", column, "whole numbers between 0 and m", advice)
+    yield from whole_faults("accept_len", column, "whole numbers between 0 and m", advice)
     values = column.values
-    yield from _fault(
+    yield from if_any(
         "accept_len",
         np.flatnonzero(column.valid & column.whole & ((values < 0) | (values > lengths))),
         lambda i: f"value {values[i]} in a row of m = {lengths[i]} draft tokens",
@@ -241,11 +233,11 @@ def _accept_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
 def _time_faults(block: Block) -> Iterator[Fault]:
     advice = "Write seconds, and null where nothing was measured"
     if "draft_s" in block.lists:
-        yield from _list_value_fault("draft_s", block.lists["draft_s"], 0.0, np.inf, advice)
+        yield from list_value_fault("draft_s", block.lists["draft_s"], 0.0, np.inf, advice)
     if "verify_s" in block.floats:
         values, valid = block.floats["verify_s"]
         fine = (values >= 0) & (values < np.inf)
-        yield from _fault(
+        yield from if_any(
             "verify_s",
             np.flatnonzero(valid & ~fine),
             lambda i: f"value {values[i]}",
@@ -259,7 +251,7 @@ def _arm_faults(block: Block, meta: TraceMeta) -> Iterator[Fault]:
         column = block.lists[name]
         nullable = name == "arm_draft_s"
         wrong = np.where(column.valid, column.lengths != meta.n_arms, not nullable)
-        yield from _fault(
+        yield from if_any(
             name,
             np.flatnonzero(wrong),
             lambda i, c=column: f"the list holds {c.lengths[i]} values" if c.valid[i] else "the value is null",
@@ -269,14 +261,14 @@ def _arm_faults(block: Block, meta: TraceMeta) -> Iterator[Fault]:
     accepted = block.lists["arm_accept_len"]
     limit = meta.unlogged_len
     advice = "Count the accepted tokens of arm k's whole draft"
-    yield from _int_list_fault("arm_accept_len", accepted, 0, limit, f"0 to draft_len = {limit}", advice)
-    yield from _list_value_fault("arm_draft_s", block.lists["arm_draft_s"], 0.0, np.inf, "Write seconds")
+    yield from int_list_fault("arm_accept_len", accepted, 0, limit, f"0 to draft_len = {limit}", advice)
+    yield from list_value_fault("arm_draft_s", block.lists["arm_draft_s"], 0.0, np.inf, "Write seconds")
 
 
 def _tree_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
     topk, rank = block.lists["topk_q"], block.lists["target_rank"]
     for name, column in (("topk_q", topk), ("target_rank", rank)):
-        yield from _null_fault(name, ~column.valid, "a list of m entries", "Tree traces need it in every row")
+        yield from null_fault(name, ~column.valid, "a list of m entries", "Tree traces need it in every row")
     inner: ListColumn = topk.values
     tokens, values = offsets_of(inner.lengths), np.asarray(inner.values)
     rises = np.zeros(len(values), dtype=np.bool_)
@@ -284,8 +276,8 @@ def _tree_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
     first_of_token = tokens[:-1][inner.lengths > 0]
     rises[first_of_token] = False
     token_at_fault = np.searchsorted(tokens, np.flatnonzero(~((values >= 0) & (values <= 1)) | rises), "right") - 1
-    rows = np.unique(_row_of(topk, np.concatenate((token_at_fault, np.flatnonzero(~inner.valid)))))
-    yield from _fault(
+    rows = np.unique(row_of(topk, np.concatenate((token_at_fault, np.flatnonzero(~inner.valid)))))
+    yield from if_any(
         "topk_q",
         rows,
         lambda _: "the row's top-k lists hold a null, a value outside 0..1, or values that rise",
@@ -295,80 +287,6 @@ def _tree_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
     whole: IntColumn = rank.values
     same_shape = len(whole.values) == len(inner.lengths) and bool(np.array_equal(rank.lengths, topk.lengths))
     limit = inner.lengths if same_shape else np.full(len(whole.values), INT16_MAX)
-    yield from _int_list_fault(
+    yield from int_list_fault(
         "target_rank", rank, -1, limit - 1, "-1 (absent) to k-1", "Write the rank of the target's token in topk_q"
     )
-
-
-def _fault(
-    column: str, rows: Rows, found: Callable[[int], str], allowed: str, advice: str, *, fatal: bool = False
-) -> Iterator[Fault]:
-    if len(rows):
-        yield Fault(column, rows, found, allowed, advice, fatal)
-
-
-def _null_fault(column: str, null: NDArray[np.bool_], allowed: str, advice: str, *, fatal: bool = False):
-    yield from _fault(column, np.flatnonzero(null), lambda _: "the value is null", allowed, advice, fatal=fatal)
-
-
-def _whole_faults(
-    column: str, data: IntColumn, allowed: str, advice: str, *, nullable: bool = False, fatal: bool = False
-) -> Iterator[Fault]:
-    if not nullable:
-        yield from _null_fault(column, ~data.valid, allowed, advice, fatal=fatal)
-    rows = np.flatnonzero(~data.whole)
-    yield from _fault(column, rows, lambda _: "the value is NaN or not a whole number", allowed, advice, fatal=fatal)
-
-
-def _range_fault(column: str, data: IntColumn, low: int, high: int, advice: str) -> Iterator[Fault]:
-    values = data.values
-    rows = np.flatnonzero((values < low) | (values > high))
-    yield from _fault(column, rows, lambda i: f"value {values[i]}", f"whole numbers between {low} and {high}", advice)
-
-
-def _row_of(column: ListColumn, entries: Rows) -> Rows:
-    """Row within the block of each entry number of a list column."""
-    return np.searchsorted(offsets_of(column.lengths), entries, "right") - 1
-
-
-def _list_value_fault(column: str, data: ListColumn, low: float, high: float, advice: str) -> Iterator[Fault]:
-    values = data.values
-    finite = np.float32(np.finfo(np.float32).max) if np.isinf(high) else np.float32(high)
-    with np.errstate(invalid="ignore"):
-        # NaN makes both comparisons false, so this one pass proves that there is none.
-        if len(values) == 0 or (values.min() >= low and values.max() <= finite):
-            return
-        entries = np.flatnonzero(~((values >= low) & (values <= finite)))
-    allowed = f"finite numbers >= {low:g}" if np.isinf(high) else f"numbers between {low:g} and {high:g}"
-    yield from _entry_fault(column, data, entries, _shown_float(values), allowed, advice)
-
-
-def _shown_float(values: NDArray[np.float32]) -> Callable[[int], str]:
-    return lambda j: "NaN or null" if np.isnan(values[j]) else str(values[j])
-
-
-def _int_list_fault(
-    column: str, data: ListColumn, low: int, high: NDArray[Any] | int, allowed: str, advice: str
-) -> Iterator[Fault]:
-    inner: IntColumn = data.values
-    bad = ~inner.valid | ~inner.whole | (inner.values < low) | (inner.values > high)
-
-    def shown(j: int) -> str:
-        return str(inner.values[j]) if inner.valid[j] and inner.whole[j] else "NaN or null"
-
-    yield from _entry_fault(column, data, np.flatnonzero(bad), shown, "whole numbers, " + allowed, advice)
-
-
-def _entry_fault(
-    column: str, data: ListColumn, entries: Rows, shown: Callable[[int], str], allowed: str, advice: str
-) -> Iterator[Fault]:
-    if len(entries) == 0:
-        return
-    offsets = offsets_of(data.lengths)
-    rows, first = np.unique(np.searchsorted(offsets, entries, "right") - 1, return_index=True)
-
-    def found(i: int) -> str:
-        entry = int(entries[first[np.searchsorted(rows, i)]])
-        return f"value {shown(entry)} at list position {entry - int(offsets[i])}"
-
-    yield from _fault(column, rows, found, allowed, advice)

@@ -74,7 +74,11 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     coded = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
     coded += [name for name in schema.names if pa.types.is_string(schema.field(name).type)]
     return pq.ParquetWriter(
-        path, schema, compression="zstd", use_dictionary=coded or False, write_page_checksum=True, store_schema=True
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=coded or False,  # pyright: ignore[reportArgumentType]  # a list of columns is allowed
+        write_page_checksum=True,
     )
 
 
@@ -176,7 +180,7 @@ def _column(chunk: TraceChunk, field: pa.Field, meta: TraceMeta, path: str | Pat
 
 
 def _nan_rows(offsets: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Rows whose values are all NaN, which is how a chunk spells null; a row that is partly NaN is left to validation."""
+    """Rows whose values are all NaN, a chunk's way to say null; a row that is partly NaN is left to validation."""
     values = values.reshape(-1)
     if values.dtype.kind != "f" or not np.isnan(values).any():
         return None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from specsim import reader as reader_module
 from specsim import writer as writer_module
 from specsim.chunk import TraceChunk, concat_chunks
 from specsim.schema import TraceMeta
-from specsim.trace import open_trace, read_trace, write_trace
+from specsim.trace import open_trace, write_trace
 
 KINDS = st.sampled_from(["length", "arm", "tree"])
 ANY_TRACE = KINDS.flatmap(lambda kind: traces(kind=kind))
@@ -50,7 +49,7 @@ def test_round_trip(trace: tuple[TraceMeta, TraceChunk], group: int, cut: int) -
             assert reader.rows == chunk.rows
             parts = list(reader.chunks())
         assert_same(concat_chunks(parts), chunk)
-        for before, after in zip(parts, parts[1:], strict=False):
+        for before, after in pairwise(parts):
             assert before.request[-1] < after.request[0]
             assert before.first_row + before.rows == after.first_row
         assert [p.name for p in Path(folder).iterdir()] == ["t.parquet"]
