@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specsim.jit import jit
 from specsim.rng import uniform
@@ -13,7 +12,7 @@ from specsim.rng import uniform
 def draw_accept_lens(seed, request, pos, offsets, accept_prob):
     """int16[R]: leading draft tokens accepted when token i of a row passes iff its uniform lies below accept_prob.
 
-    The uniform is keyed by (seed, request, pos, i), so every controller meets the same luck at the same place.
+    Seed in 0 .. 2^63-1, offsets int64[R + 1], accept_prob float32[N]. The uniform is keyed by (seed, request, pos, i), so every controller meets the same luck at the same place.
     """
     lengths = np.zeros(pos.size, np.int16)
     for row in range(pos.size):
@@ -26,10 +25,3 @@ def draw_accept_lens(seed, request, pos, offsets, accept_prob):
         lengths[row] = count
     return lengths
 
-
-def sampled_accept_lens(
-    seed: int, request: NDArray[np.int32], pos: NDArray[np.int32], offsets: NDArray[np.int64],
-    accept_prob: NDArray[np.float32],
-) -> NDArray[np.int16]:  # fmt: skip
-    """Typed front of `draw_accept_lens`; seed in 0 .. 2^63-1."""
-    return draw_accept_lens(seed, request, pos, offsets, accept_prob)

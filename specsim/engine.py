@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specsim import expected as exp
-from specsim.acceptance import sampled_accept_lens
+from specsim.acceptance import draw_accept_lens
 from specsim.chunk import TraceChunk
 from specsim.controllers import Controller, Setting, build
 from specsim.errors import ConfigError
-from specsim.kernel import Costs, Rounds, Rows, empty_rounds, make_costs, run_chunk
+from specsim.kernel import Costs, Rounds, Rows, empty_rounds, make_costs, make_rows, run_chunk
 from specsim.latency import LatencyModel
 from specsim.metrics import Totals, bootstrap_ratios
 from specsim.oracle import best_round_lengths, plain_times, shortest_paths, static_times
@@ -151,22 +151,10 @@ class _Job:
             raise ConfigError(f"--acceptance {self.acceptance} needs 'accept_prob' in every row; record it or use --acceptance logged")
 
     def _rows(self, chunk: TraceChunk) -> Rows:
-        firsts = np.flatnonzero(np.diff(chunk.request)) + 1
-        accept_len = chunk.accept_len
-        if self.acceptance == "sampled":
-            assert chunk.accept_prob is not None or chunk.offsets[-1] == 0
-            probabilities = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
-            accept_len = sampled_accept_lens(self.seed, chunk.request, chunk.pos, chunk.offsets, probabilities)
-        return Rows(
-            starts=np.concatenate([[0], firsts, [chunk.rows]]).astype(np.int64),
-            request=chunk.request,
-            pos=chunk.pos,
-            ctx_len=np.zeros(chunk.rows, np.int32) if chunk.ctx_len is None else chunk.ctx_len,
-            offsets=chunk.offsets,
-            q=np.zeros(0, np.float32) if chunk.q is None else chunk.q,
-            accept_len=accept_len,
-            hint=np.full(chunk.rows, -1, np.int32),
-        )
+        if self.acceptance != "sampled":
+            return make_rows(chunk)
+        probabilities = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
+        return make_rows(chunk, draw_accept_lens(self.seed, chunk.request, chunk.pos, chunk.offsets, probabilities))
 
     def _add_rounds(self, chunk: TraceChunk, rows: Rows, *, log: bool) -> list[dict[str, NDArray[Any]]]:
         block_len = self.meta.block_len

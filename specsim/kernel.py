@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specsim.chunk import TraceChunk
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
 from specsim.jit import in_package, jit, uncompiled, with_globals
@@ -56,6 +57,26 @@ class Rows(NamedTuple):
     q: NDArray[np.float32]
     accept_len: NDArray[np.int16]
     hint: NDArray[np.int32]
+
+
+def make_rows(chunk: TraceChunk, accept_len: NDArray[np.int16] | None = None) -> Rows:
+    """The columns of a chunk, absent ones replaced by placeholders that no controller reads.
+
+    Args:
+        chunk: whole requests.
+        accept_len: int16[R] in place of the logged lengths.
+    """
+    firsts = np.flatnonzero(np.diff(chunk.request)) + 1
+    return Rows(
+        starts=np.concatenate([[0], firsts, [chunk.rows]]).astype(np.int64),
+        request=chunk.request,
+        pos=chunk.pos,
+        ctx_len=np.zeros(chunk.rows, np.int32) if chunk.ctx_len is None else chunk.ctx_len,
+        offsets=chunk.offsets,
+        q=np.zeros(0, np.float32) if chunk.q is None else chunk.q,
+        accept_len=chunk.accept_len if accept_len is None else accept_len,
+        hint=np.full(chunk.rows, -1, np.int32),
+    )
 
 
 class Rounds(NamedTuple):

@@ -1,0 +1,26 @@
+"""Hypothesis profiles (dev 50, ci 100 derandomised, nightly 2000 examples) and where the reference material lies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+_SLOW_SETUP = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_SETUP)
+settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW_SETUP)
+settings.register_profile("nightly", max_examples=2000, deadline=None, suppress_health_check=_SLOW_SETUP)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference material beside the checkout; tests that need it skip when it is not there."""
+    if not SHARED.is_dir():
+        pytest.skip("reference material (../shared) is not on this machine")
+    return SHARED

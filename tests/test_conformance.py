@@ -1,0 +1,188 @@
+"""What every registered controller must satisfy; a new one is tested by being registered and spelled in worlds.SPELLINGS."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.worlds import ALL, SPELLINGS, World, make_world, worlds
+
+from specsim.controllers import DEFAULT_SET, REGISTRY, Controller, Setting, build
+from specsim.engine import replay
+from specsim.kernel import make_costs, make_rows
+from specsim.online import OnlineController
+from specsim.oracle import best_round_lengths, shortest_paths
+
+COUNTS = ("rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped_rounds")
+
+
+def built(world: World, spelling: str) -> Controller:
+    setting = Setting(block_len=world.meta.block_len, max_draft_len=world.meta.max_draft_len, latency=world.latency)
+    return build(spelling, setting)
+
+
+def hints(world: World, controller: Controller) -> np.ndarray:
+    """What a privileged controller is told at each row."""
+    costs = make_costs(world.latency, world.meta.max_draft_len)
+    rows = make_rows(world.chunk)
+    if controller.privilege == "path" and world.meta.coverage == "every-position":
+        return shortest_paths(rows, costs, world.meta.block_len)[1]
+    return best_round_lengths(rows, costs, world.meta.block_len)
+
+
+def replay_online(world: World, controller: Controller, *, compiled: bool, seed: int) -> list[tuple]:
+    """A live loop over the trace, written from the format's prose and sharing nothing with the kernel but the adapter."""
+    online = OnlineController(controller, seed=seed, compiled=compiled)
+    chunk, model, n = world.chunk, world.latency, world.meta.block_len
+    known = hints(world, controller)
+    log = []
+    i = 0
+    while i < chunk.rows:
+        request = int(chunk.request[i])
+        end = int(np.searchsorted(chunk.request, request, side="right"))
+        online.start_request(request)
+        number = 0
+        while i < end:
+            pos, ctx = int(chunk.pos[i]), int(chunk.ctx_len[i])
+            row = chunk.q[chunk.offsets[i] : chunk.offsets[i + 1]]
+            _, want = online.begin(pos, ctx, int(known[i]) if controller.privilege != "none" else -1)
+            drafted = submit = passes = 0
+            while want > drafted and drafted < len(row):
+                while drafted < min(want, len(row)):
+                    passes += 1
+                    drafted = min(passes * n, len(row))
+                submit, want = online.revise(row[:drafted], drafted < len(row))
+            accepted = min(int(chunk.accept_len[i]), submit)
+            draft_s = passes * model.draft_pass_s + drafted * model.draft_token_s
+            overhead = 0.0 if controller.name == "plain" else model.overhead_s
+            round_s = draft_s + float(model.verify_s(submit + 1, ctx)) + overhead
+            online.update(accepted, round_s)
+            emitted = accepted + 1 if world.meta.coverage == "every-round" else min(accepted + 1, end - i)
+            log.append((request, number, pos, drafted, submit, accepted, emitted, passes, round_s))
+            i = min(i + (1 if world.meta.coverage == "every-round" else accepted + 1), end)
+            number += 1
+    return log
+
+
+def columns_of(result_rounds: dict) -> list[tuple]:
+    names = ("request", "round", "pos", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes")
+    return list(zip(*(result_rounds[n].tolist() for n in names), strict=True))
+
+
+def test_every_registered_controller_is_spelled() -> None:
+    assert set(SPELLINGS) == set(REGISTRY)
+    assert all(s.partition(":")[0] == name for name, spellings in SPELLINGS.items() for s in spellings)
+    assert len(DEFAULT_SET) == 8
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(world=worlds(), seed=st.integers(0, 5))
+def test_compiled_interpreted_and_online_agree(spelling: str, world: World, seed: int) -> None:
+    controller = built(world, spelling)
+    fast = replay(world.meta, [world.chunk], world.latency, [controller], seed=seed, keep_rounds=True)
+    slow = replay(world.meta, [world.chunk], world.latency, [controller], seed=seed, keep_rounds=True, compiled=False)
+    for name in fast.rounds[0]:
+        assert np.array_equal(fast.rounds[0][name], slow.rounds[0][name]), name
+    assert fast.results == slow.results
+    for compiled in (True, False):
+        live = replay_online(world, controller, compiled=compiled, seed=seed)
+        assert columns_of(fast.rounds[0]) == [row[:-1] for row in live]
+        np.testing.assert_allclose(fast.rounds[0]["round_s"], [row[-1] for row in live], rtol=1e-9)
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(world=worlds(), parts=st.integers(2, 3))
+def test_chunks_of_whole_requests_give_what_the_whole_gives(spelling: str, world: World, parts: int) -> None:
+    whole = replay(world.meta, [world.chunk], world.latency, [spelling], keep_rounds=True)
+    cuts = [0, *(np.flatnonzero(np.diff(world.chunk.request)) + 1).tolist(), world.chunk.rows][:parts]
+    cuts = sorted({*cuts, world.chunk.rows})
+    pieces = [world.chunk.slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    split = replay(world.meta, pieces, world.latency, [spelling], keep_rounds=True)
+    for name, column in whole.rounds[0].items():
+        assert np.array_equal(column, split.rounds[0][name]), name
+    assert {k: whole.results[0][k] for k in COUNTS} == {k: split.results[0][k] for k in COUNTS}
+    assert whole.results[0]["time_s"] == pytest.approx(split.results[0]["time_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(world=worlds())
+def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, world: World) -> None:
+    result = replay(world.meta, [world.chunk], world.latency, [spelling], keep_rounds=True)
+    log, row = result.rounds[0], result.results[0]
+    assert (log["submitted_len"] >= 0).all()
+    assert (log["submitted_len"] <= log["drafted_len"]).all()
+    assert (log["accepted_len"] <= log["submitted_len"]).all()
+    if world.meta.coverage == "every-position":
+        assert row["tokens"] == world.chunk.rows
+    assert row["tau"] == (row["accepted"] + row["rounds"]) / row["rounds"]
+    maximum = row["params"].get("max")
+    if maximum is not None:
+        assert log["submitted_len"].max() <= maximum
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(seed=st.integers(0, 2**32))
+def test_doubling_latencies_doubles_times_of_scale_free_controllers(spelling: str, seed: int) -> None:
+    world = make_world(seed)
+    document = world.latency.to_dict()
+    verify = document["verify"]
+    doubled = {k: [2 * x for x in v] if k == "times_s" else 2 * v if k.endswith("_s") else v for k, v in verify.items()}
+    twice = type(world.latency).from_dict(
+        {**document, "verify": doubled, "draft": {k: 2 * v for k, v in document["draft"].items()}, "overhead_s": 2 * document["overhead_s"]},
+        where="doubled",
+    )  # fmt: skip
+    if built(world, spelling).scale_free:
+        once, double = (replay(world.meta, [world.chunk], m, [spelling], keep_rounds=True) for m in (world.latency, twice))
+        assert columns_of(once.rounds[0]) == columns_of(double.rounds[0])
+        assert np.array_equal(2 * once.rounds[0]["round_s"], double.rounds[0]["round_s"])
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(world=worlds(), shift=st.integers(1, 1000))
+def test_renaming_requests_changes_nothing(spelling: str, world: World, shift: int) -> None:
+    from dataclasses import replace
+
+    renamed = replace(world.chunk, request=(world.chunk.request * 3 + shift).astype(np.int32))
+    a, b = (replay(world.meta, [c], world.latency, [spelling]).results for c in (world.chunk, renamed))
+    assert a == b
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(world=worlds(requests=4))
+def test_reordering_requests_reorders_rounds(spelling: str, world: World) -> None:
+    from specsim.chunk import concat_chunks
+
+    if not built(world, spelling).per_request:
+        return
+    cuts = [0, *(np.flatnonzero(np.diff(world.chunk.request)) + 1).tolist(), world.chunk.rows]
+    pieces = [world.chunk.slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    forward = replay(world.meta, pieces, world.latency, [spelling], keep_rounds=True)
+    backward = replay(world.meta, [concat_chunks(pieces[::-1])], world.latency, [spelling], keep_rounds=True)
+    assert sorted(columns_of(forward.rounds[0])) == sorted(columns_of(backward.rounds[0]))
+    for key in COUNTS:
+        assert forward.results[0][key] == backward.results[0][key]
+    assert forward.results[0]["time_s"] == pytest.approx(backward.results[0]["time_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("spelling", ALL)
+def test_online_controller_survives_pickling_in_mid_request(spelling: str) -> None:
+    world = make_world(7, coverage="every-position", long_rows=True)
+    online = OnlineController(built(world, spelling))
+    row = world.chunk.q[: world.chunk.offsets[1]]
+    assert len(row) > 3
+
+    def play(player: OnlineController, steps: range) -> list[tuple]:
+        trail = []
+        for step in steps:
+            _, want = player.begin(step, step + 30, 2)
+            decision = player.revise(row, False) if want > 0 else (0, 0)
+            player.update(decision[0] if step % 2 else 0, 1.0)
+            trail.append((want, decision))
+        return trail
+
+    play(online, range(3))
+    copy = pickle.loads(pickle.dumps(online))
+    assert play(online, range(3, 8)) == play(copy, range(3, 8))

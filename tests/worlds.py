@@ -1,0 +1,103 @@
+"""Random replay problems from one seed: a trace, a latency model, and every registered controller's spellings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from specsim.chunk import TraceChunk, offsets_of
+from specsim.controllers import REGISTRY
+from specsim.latency import LatencyModel
+from specsim.schema import TraceMeta
+
+# Every registered controller must appear here with at least one spelling; test_conformance checks it.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "plain": ("plain",),
+    "static": ("static:length=0", "static:length=3", "static:length=40"),
+    "g4": ("g4", "g4:start=3,up=3,down=2,min=2,max=7", "g4:start=0,min=0,max=0"),
+    "hf-heuristic": ("hf-heuristic", "hf-heuristic:start=2,max=5"),
+    "threshold": ("threshold", "threshold:tau=0.8,max=3", "threshold:tau=0"),
+    "failfast": ("failfast:chunk=3", "failfast:chunk=4,tau=0.7,max=6", "failfast"),
+    "specdecpp": ("specdecpp", "specdecpp:h=0.6,min=0,max=9", "specdecpp:h=0.1,min=5,max=3"),
+    "libraspec": (
+        "libraspec", "libraspec:alpha=2.2,block=4", "libraspec:alpha=3.7,block=1,max=7",
+        "libraspec:block=3,fixpoint=1", "libraspec:block=4,shrink_at_cap=1", "libraspec:block=2,charge_draft=1",
+        "libraspec:alpha=2.5,block=2,fixpoint=1,shrink_at_cap=1,charge_draft=1", "libraspec:max=0",
+    ),
+    "goodput": ("goodput", "goodput:max=4"),
+    "greedy-oracle": ("greedy-oracle",),
+    "oracle": ("oracle",),
+}  # fmt: skip
+ALL = [spelling for name in REGISTRY for spelling in SPELLINGS.get(name, ())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    meta: TraceMeta
+    chunk: TraceChunk
+    latency: LatencyModel
+
+    def __repr__(self) -> str:  # what hypothesis prints of a failing example
+        c = self.chunk
+        return f"World({self.meta.coverage}, block {self.meta.block_len}, pos {c.pos}, m {c.lengths}, a {c.accept_len}, {self.latency})"
+
+
+def make_latency(rng: np.random.Generator, *, ctx: bool, dyadic: bool = False) -> LatencyModel:
+    """A random valid model of a random form; `dyadic` keeps every number a multiple of 2^-10 (sums are then exact)."""
+
+    def amount(high: float) -> float:
+        value = rng.random() * high * (rng.random() < 0.8)
+        return float(np.round(value * 1024) / 1024) if dyadic else float(value)
+
+    base = 1.0 + amount(4)
+    form = rng.integers(4)
+    if form == 0:
+        verify = {"form": "affine", "c_s": amount(1), "b_s": base}
+    elif form == 1:
+        verify = {"form": "hinge", "c_s": amount(0.5), "b_s": base, "knee": 4, "c2_s": amount(1)}
+    else:
+        s = np.unique(np.append(rng.integers(1, 20, size=5), 1))
+        times = (base + np.cumsum([amount(1) for _ in s])).tolist()
+        verify = {"form": "step", "edges": s.tolist(), "times_s": times}
+        if form == 3 and len(s) > 1:
+            verify = {"form": "table", "s": s.tolist(), "times_s": times}
+    if ctx:
+        verify["ctx_s"] = amount(0.01)
+    draft = {"pass_s": amount(1), "token_s": amount(0.2)}
+    document = {"schema": "specsim.latency/1", "verify": verify, "draft": draft, "overhead_s": amount(0.3)}
+    return LatencyModel.from_dict(document, where="world")
+
+
+def make_world(
+    seed: int, *, coverage: str | None = None, requests: int = 3, positions: int = 14, max_draft_len: int = 12,
+    long_rows: bool = False, dyadic: bool = False,
+) -> World:  # fmt: skip
+    """A random trace with confidences, with short rows anywhere and, if `long_rows`, rows past the end of the text."""
+    rng = np.random.default_rng(seed)
+    coverage = coverage or str(rng.choice(["every-position", "every-round"]))
+    counts = rng.integers(1, positions + 1, size=rng.integers(1, requests + 1))
+    pos = np.concatenate([np.arange(n) if coverage == "every-position" else np.cumsum(rng.integers(1, 4, n)) for n in counts])
+    left = np.concatenate([n - np.arange(n) - 1 for n in counts])
+    limit = np.full(len(pos), max_draft_len) if long_rows or coverage == "every-round" else np.minimum(left, max_draft_len)
+    m = np.where(rng.random(len(pos)) < 0.2, rng.integers(0, max_draft_len + 1, len(pos)), limit)
+    m = np.minimum(m, limit)
+    total = int(m.sum())
+    # Confidences from a coarse dyadic grid make ties and exact thresholds common; half the worlds use it.
+    q = rng.integers(0, 9, total) / 8 if rng.random() < 0.5 else rng.beta(4, 1, total)
+    accept = (rng.random(total) < q).astype(np.float32) if rng.random() < 0.5 else rng.random(total).astype(np.float32)
+    offsets = offsets_of(m)
+    drawn = rng.random(total) < accept
+    accept_len = [int(np.argmin(np.append(drawn[a:b], False))) for a, b in zip(offsets, offsets[1:], strict=False)]
+    meta = TraceMeta(coverage=coverage, block_len=int(rng.choice([1, 1, 2, 3, 5])), max_draft_len=max_draft_len, temperature=1.0)
+    chunk = TraceChunk(
+        request=np.repeat(np.arange(len(counts)) * 2, counts).astype(np.int32), pos=pos.astype(np.int32), offsets=offsets,
+        accept_len=np.array(accept_len, np.int16), ctx_len=(pos + 30).astype(np.int32), q=q.astype(np.float32), accept_prob=accept,
+    )  # fmt: skip
+    return World(meta=meta, chunk=chunk, latency=make_latency(rng, ctx=bool(rng.random() < 0.5), dyadic=dyadic))
+
+
+def worlds(**kwargs: object) -> st.SearchStrategy[World]:
+    """Hypothesis strategy over `make_world` seeds; keyword arguments are passed on."""
+    return st.integers(0, 2**32).map(lambda seed: make_world(seed, **kwargs))  # pyright: ignore[reportArgumentType]
