@@ -122,7 +122,9 @@ class RoundLogWriter:
             elif isinstance(value, list | tuple):
                 array = pa.array(value, field.type)
             else:
-                array = pa.repeat(pa.scalar(value, field.type), rows)
+                plain = value.item() if isinstance(value, np.generic) else value
+                plain = None if isinstance(plain, float) and np.isnan(plain) else plain
+                array = pa.repeat(pa.scalar(plain, field.type), rows)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise TraceError(
                 self.path, f"a value does not fit ({error})", allowed=f"type {field.type}", column=field.name
@@ -166,7 +168,7 @@ def _run_metadata(stored: Mapping[bytes, bytes], path: str | Path) -> dict[str, 
     except ValueError:
         metadata = None
     found = metadata.get("schema") if isinstance(metadata, dict) else None
-    if found != ROUND_LOG_SCHEMA_NAME:
+    if not isinstance(metadata, dict) or found != ROUND_LOG_SCHEMA_NAME:
         raise TraceError(
             path,
             f"metadata 'specsim' has schema = {found!r}",
