@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from specsim.latency.fit import FitReport
 
 
-_TABLE_WIDTH = 140
+# wide enough that no cell is cut; the table itself is narrower
+_TABLE_WIDTH = 240
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -177,6 +178,7 @@ def _entry(name: str, model: LatencyModel) -> dict[str, Any]:
     found = model.provenance
     line = found["line"]
     keys = ("device", "target", "dtype", "valid_s", "heldout_rel_err", "max_rel_err", "slope_significant", "derived",
+            "scaling_rel_err",
             "source", "license", "includes", "excludes", "notes", "commands")  # fmt: skip
     summary = {"name": name, "form": model.verify.form, **line, "c_over_b": line["c_s"] / line["b_s"]}
     return summary | {key: found[key] for key in keys} | {"model": model.to_dict()}
@@ -187,7 +189,7 @@ def _print_presets(models: Mapping[str, LatencyModel]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE)
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for column in (
         "preset",
         "device",
@@ -214,15 +216,16 @@ def _print_presets(models: Mapping[str, LatencyModel]) -> None:
             f"{1e3 * entry['b_s']:.4g}",
             f"{entry['c_over_b']:.4f}",
             f"{first}-{last}",
-            f"{entry['heldout_rel_err']:.1%}",
+            f"{entry['heldout_rel_err']:.1%}" + (f" + {entry['scaling_rel_err']:.0%}" if entry["derived"] else ""),
             "significant" if entry["slope_significant"] else "not signif.",
             f"{entry['source'].split(' (')[0]}, {entry['license']}",
         )
     console = Console(width=_TABLE_WIDTH)
     with console.capture() as captured:
         console.print(table)
-    click.echo(captured.get(), nl=False)
+    lines = (line.rstrip() for line in captured.get().strip("\n").splitlines())
+    click.echo("\n".join(line for line in lines if line.strip()))
     click.echo("c, b: straight line verify(s) = c*s + b, c per token position; the form in use may be finer.")
-    click.echo("held-out: mean relative error at lengths left out of the fit. derived: scaled, not measured.")
+    click.echo("held-out: mean relative error at lengths left out of the fit; derived: scaled, + its error.")
     click.echo("Not in any preset: attention over the context, launch gaps, host time, drafting. Set your own costs:")
     click.echo("  --latency preset:NAME:draft_pass_s=0.001,draft_token_s=0,overhead_s=0.0002   (see docs/latency.md)")

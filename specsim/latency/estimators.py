@@ -23,6 +23,8 @@ MAX_FOLDS = 12
 ROUNDING = 1e-6
 # A new step must explain more than this relative scatter: a staircase of tiny steps is a table in disguise.
 STEP_NOISE = 0.003
+# Forms whose held-out errors differ by less than this are equally good: the simpler one is taken.
+NEGLIGIBLE = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,14 @@ def line(s: FloatArray, time_s: FloatArray) -> tuple[float, float]:
     """(c_s, b_s) of the straight line with the smallest squared relative residuals; c_s may be negative."""
     design = np.column_stack([s, np.ones_like(s)]) / time_s[:, None]
     (c_s, b_s), *_ = np.linalg.lstsq(design, np.ones_like(s), rcond=None)
-    # a slope that moves less than rounding over the whole range is no slope
-    if abs(c_s) * (s[-1] - s[0]) < 1e-9 * float(np.median(time_s)):
+    if abs(c_s) < _no_slope(s, time_s):
         return 0.0, _relative_mean(time_s)
     return float(c_s), float(b_s)
+
+
+def _no_slope(s: FloatArray, time_s: FloatArray) -> float:
+    """Slopes below this move less than rounding over the whole range."""
+    return 1e-9 * float(np.median(time_s)) / float(s[-1] - s[0])
 
 
 def _relative_mean(time_s: FloatArray) -> float:
@@ -192,9 +198,9 @@ def score(form: str, s: FloatArray, time_s: FloatArray) -> FormScore:
 
 
 def choose(scores: dict[str, FormScore]) -> str:
-    """The simplest form whose error is within one standard error of the smallest."""
+    """The simplest form whose error is within one standard error, or within NEGLIGIBLE, of the smallest."""
     best = min(scores.values(), key=lambda entry: entry.rel_err)
-    limit = best.rel_err + best.standard_err + ROUNDING
+    limit = best.rel_err + max(best.standard_err, NEGLIGIBLE)
     return next(form for form in ESTIMATORS if form in scores and scores[form].rel_err <= limit)
 
 
@@ -212,4 +218,5 @@ def bootstrap_line(s: FloatArray, time_s: FloatArray, *, draws: int, seed: int) 
     residual -= residual.mean()
     picks = np.random.default_rng(seed).integers(len(s), size=(draws, len(s)))
     resampled = coefficients[:, None] + inverse @ residual[picks].T
-    return resampled[0], resampled[1]
+    c_s, b_s = resampled
+    return np.where(np.abs(c_s) < _no_slope(s, time_s), 0.0, c_s), b_s

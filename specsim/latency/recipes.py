@@ -29,6 +29,7 @@ class Recipe:
         converter: `vidur` or `llmservingsim`.
         files: paths below the data folder.
         like: model that the matrix products are scaled to, for derived presets.
+        scaling_rel_err: for derived presets, mean relative error of the scaled times against a measured table.
         device, target, dtype, source, license: provenance.
         includes, excludes: what the times hold and what they lack.
         notes: everything else a user must know.
@@ -45,11 +46,13 @@ class Recipe:
     notes: str
     dtype: str = "float16"
     like: str | None = None
+    scaling_rel_err: float | None = None
 
     def metadata(self) -> dict[str, Any]:
         """Provenance keys that do not come from the fit."""
         names = ("device", "target", "dtype", "source", "license", "includes", "excludes", "notes")
-        return {name: getattr(self, name) for name in names} | {"derived": self.like is not None}
+        derived = {"derived": self.like is not None, "scaling_rel_err": self.scaling_rel_err}
+        return {name: getattr(self, name) for name in names} | derived
 
     def commands(self, name: str, data: str = "../shared/data") -> tuple[str, str]:
         """The two shell commands that make this preset's figures, from the repository root."""
@@ -75,6 +78,7 @@ RECIPES: dict[str, Recipe] = {
         converter="vidur",
         files=("vidur/a100-phi-2-mlp.csv",),
         like="llama-2-7b",
+        scaling_rel_err=0.10,
         device="NVIDIA A100",
         target="Llama-2-7B",
         source=f"{_VIDUR}, data/profiling/compute/a100/microsoft/phi-2/mlp.csv, 1 GPU",
