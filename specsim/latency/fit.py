@@ -23,7 +23,7 @@ from specsim.latency.estimators import (
     line,
     score,
 )
-from specsim.latency.forms import FloatArray, Step
+from specsim.latency.forms import FloatArray
 from specsim.latency.measurements import Measurements, medians
 from specsim.latency.model import LatencyModel
 
@@ -129,7 +129,7 @@ def fit_latency(
     warnings = [
         *ctx_warnings,
         *_slope_warnings(s, c_ci95_s),
-        *_staircase_warnings(s, median_s, isinstance(verify, Step), scores),
+        *_staircase_warnings(s, median_s, verify.form, scores),
         *_data_warnings(s, repeats, draft_pass_s + draft_token_s),
     ]
     details = {
@@ -259,9 +259,9 @@ def _slope_warnings(s: FloatArray, c_ci95_s: tuple[float, float]) -> list[str]:
     ]
 
 
-def _staircase_warnings(s: FloatArray, median_s: FloatArray, step_won: bool, scores: dict[str, FormScore]) -> list[str]:
+def _staircase_warnings(s: FloatArray, median_s: FloatArray, form: str, scores: dict[str, FormScore]) -> list[str]:
     boundary = _jump_boundary(s, median_s)
-    if step_won:
+    if form == "step":
         reason = "the step form predicts held-out lengths best"
     elif "step" in scores and scores["step"].rel_err < 0.7 * scores["affine"].rel_err:
         reason = "the step form predicts held-out lengths much better than a straight line"
@@ -269,7 +269,7 @@ def _staircase_warnings(s: FloatArray, median_s: FloatArray, step_won: bool, sco
         reason = f"the time rises mainly across multiples of {boundary}"
     else:
         return []
-    advice = "" if step_won else "; consider --form step or --form table"
+    advice = "" if form in ("step", "table") else "; consider --form step or --form table"
     return [f"the points are a staircase: {reason}. A length just above an edge pays for the whole next step{advice}"]
 
 
