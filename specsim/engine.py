@@ -216,7 +216,7 @@ class _Job:
         for totals, controller in zip(self.totals, self.controllers, strict=True):
             sums, time_s = exp.expect_chunk(
                 controller, rows, accept_prob, plans[controller.privilege], best, self.costs, block_len=block_len,
-                every_round=self.every_round, seed=self.seed,
+                every_round=self.every_round, limit=self.meta.max_draft_len, seed=self.seed,
             )  # fmt: skip
             totals.add_expected(sums, time_s, plain_s)
 

@@ -130,12 +130,13 @@ def merge_state(states, weights, counts, slot, row_state, weight):
 
 def expected_loop(
     params, initial, width, pays_overhead, privileged, rows, accept_prob, plan, best, costs, block_len, every_round,
-    seed, span, capacity, sums, time_s,
+    limit, seed, span, capacity, sums, time_s,
 ):  # fmt: skip
     """Walk every request; add expectations to `sums` float64[8] and write expected seconds to `time_s` float64[B].
 
     `plan` and `best` are laid out as in `best_lengths_by_outcome`; `privileged` controllers get plan's entry for the
-    round's acceptance as their hint, one acceptance at a time. Returns -1, or the row at which too many states met.
+    round's acceptance as their hint, one acceptance at a time. Unserved wishes count as clamped on rows of `limit` tokens
+    (any row of a log of rounds). Returns -1, or the row at which too many states met.
     """
     persistent = initial.size
     state = np.zeros((1, width))
@@ -179,7 +180,7 @@ def expected_loop(
                     sums[DRAFTED] += weight * drafted
                     sums[SUBMITTED] += weight * submit
                     sums[PASSES] += weight * passes_for(drafted, block_len)
-                    sums[CLAMPED] += weight * (want > drafted)
+                    sums[CLAMPED] += weight * (want > drafted and (every_round or available == limit))
                     lowest = min(scenario, submit) if privileged else 0
                     highest = min(scenario, submit) if privileged else submit
                     for a in range(lowest, highest + 1):
@@ -216,7 +217,7 @@ def _specialised(begin_f: Any, revise_f: Any, update_f: Any, compiled: bool) -> 
 
 def expect_chunk(
     controller: Controller, rows: Rows, accept_prob: NDArray[np.float32], plan: NDArray[np.int32],
-    best: NDArray[np.int32], costs: Costs, *, block_len: int, every_round: bool, seed: int,
+    best: NDArray[np.int32], costs: Costs, *, block_len: int, every_round: bool, limit: int, seed: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """Expected sums (float64[8], columns as named above) and seconds per request of one chunk.
 
@@ -233,7 +234,7 @@ def expect_chunk(
     loop = _specialised(controller.begin, controller.revise, controller.update, controller.compiled)
     failed = loop(
         controller.params, np.ascontiguousarray(controller.initial, np.float64), width, controller.pays_overhead,
-        controller.privilege != "none", rows, accept_prob, plan, best, costs, block_len, every_round, seed, longest + 2,
+        controller.privilege != "none", rows, accept_prob, plan, best, costs, block_len, every_round, limit, seed, longest + 2,
         CAPACITY, sums, time_s,
     )  # fmt: skip
     if failed >= 0:

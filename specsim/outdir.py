@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from specsim.engine import RoundSink
@@ -62,7 +61,7 @@ class OutDir:
         writer = self._writer
 
         def write(index: int, columns: dict[str, NDArray[Any]]) -> None:
-            constant = {"run_id": f"{trace}#{controllers[index]}", "lane": np.int32(0), "warmup": np.bool_(False)}
+            constant = {"run_id": f"{trace}#{controllers[index]}", "lane": 0, "warmup": False, "ctx_len": None}
             writer.write({**constant, **columns})
 
         return write
