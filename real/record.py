@@ -1,0 +1,214 @@
+"""The counterfactual recorder: what would happen if a round started at every position of a response.
+
+Owns plain greedy decoding (the reference text), the proposals of a drafter at every position of it, and the target's
+verdict on them. Knows nothing about files, command lines or timing.
+
+Under greedy verification the committed text does not depend on the controller. So one row per position, with a draft
+as long as allowed, replays every length controller exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from real.branches import SLOT_LIMIT, BranchRunner, Drafts, draft_everywhere, leading_matches, score_branches
+from real.cache import KVCache, forward
+from real.drafters.layer_skip import skip_layers
+from real.drafters.prompt_lookup import MAX_NGRAM_LEN, lookup
+
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+
+class Proposer(Protocol):
+    """What the recorder asks of a drafter. A proposal may depend on the committed text only."""
+
+    def propose(self, text: torch.Tensor, prompt_len: int, lens: torch.Tensor) -> Drafts:
+        """Drafts at every output position.
+
+        Args:
+            text: int64[prompt_len + n] prompt and the whole response; a draft at position pos may look at
+                `text[: prompt_len + pos]` only.
+            prompt_len: tokens of the prompt.
+            lens: int64[n] longest draft allowed at each position; the drafts may be shorter.
+        """
+        ...
+
+
+class LayerSkipProposer:
+    """Drafts greedily with the target minus some layers; q and entropy are that shallow model's.
+
+    Args:
+        target: causal language model.
+        skip: decoder layers left out.
+    """
+
+    def __init__(self, target: Any, skip: Collection[int]) -> None:
+        self.model = skip_layers(target, tuple(skip))
+
+    def propose(self, text: torch.Tensor, prompt_len: int, lens: torch.Tensor) -> Drafts:
+        runner = BranchRunner(self.model, text, first=prompt_len - 1, slots=SLOT_LIMIT)
+        return draft_everywhere(runner, _starts(prompt_len, lens), lens)
+
+
+class PromptLookupProposer:
+    """Copies what followed the last tokens earlier. A point mass: q = 1 and entropy = 0 everywhere.
+
+    Rules that look at the drafter's confidence see no information in such a trace.
+
+    Args:
+        max_ngram_len: longest n-gram searched.
+        stop_ids: tokens never proposed.
+    """
+
+    def __init__(self, *, max_ngram_len: int = MAX_NGRAM_LEN, stop_ids: Collection[int] = ()) -> None:
+        self.max_ngram_len, self.stop_ids = max_ngram_len, frozenset(stop_ids)
+
+    def propose(self, text: torch.Tensor, prompt_len: int, lens: torch.Tensor) -> Drafts:
+        context = text.tolist()
+        found = [
+            lookup(context[: prompt_len + pos], max_len, max_ngram_len=self.max_ngram_len, stop_ids=self.stop_ids)
+            for pos, max_len in enumerate(lens.tolist())
+        ]
+        drafts = Drafts.empty(torch.tensor([len(tokens) for tokens in found], dtype=torch.int64, device=text.device))
+        for row, tokens in enumerate(found):
+            drafts.tokens[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64, device=text.device)
+            drafts.q[row, : len(tokens)] = 1.0
+        return drafts
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRows:
+    """The trace rows of one response of n tokens, in flat arrays (N = sum of draft lengths over the n rows).
+
+    Args:
+        prompt_len: tokens of the prompt.
+        output: int64[n] response token ids, the end-of-text token included when it was produced.
+        offsets: int64[n + 1]; row pos owns entries offsets[pos]..offsets[pos + 1].
+        tokens: int64[N] proposed token ids.
+        q, p, accept_prob, entropy: float32[N], as in the trace format.
+        accept_len: int16[n].
+        mismatches: output positions where a teacher-forced pass disagrees with the recorded token.
+    """
+
+    prompt_len: int
+    output: Int64Array
+    offsets: Int64Array
+    tokens: Int64Array
+    q: Float32Array
+    p: Float32Array
+    accept_prob: Float32Array
+    entropy: Float32Array
+    accept_len: npt.NDArray[np.int16]
+    mismatches: int
+
+
+@torch.inference_mode()
+def decode_plain(model: Any, prompt: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]) -> list[int]:
+    """Greedy decoding, one token per forward pass: the reference text.
+
+    Args:
+        model: causal language model.
+        prompt: int64[P], P >= 1.
+        max_new_tokens: longest response.
+        stop_ids: end-of-text tokens; the one produced is part of the response.
+    """
+    cache = KVCache(len(prompt) + max_new_tokens)
+    logits = forward(model, prompt, cache, keep=1)
+    output: list[int] = []
+    while True:
+        output.append(int(logits[-1].argmax()))
+        if output[-1] in stop_ids or len(output) == max_new_tokens:
+            return output
+        logits = forward(model, prompt.new_tensor(output[-1:]), cache)
+
+
+@torch.inference_mode()
+def record_request(
+    target: Any,
+    proposer: Proposer,
+    prompt: torch.Tensor,
+    *,
+    max_new_tokens: int,
+    max_draft_len: int,
+    stop_ids: Collection[int],
+    log: Callable[[str], None] = lambda line: None,
+) -> RequestRows:
+    """Decode one response plainly, then try the drafter at every position of it.
+
+    Row pos: the drafter sees the prompt and `pos` output tokens; its token i (1-based) is compared with output token
+    pos + i - 1. The draft length m is at most `max_draft_len` and n - pos - 1, the tokens left after this position.
+
+    Args:
+        target: causal language model; the comparison is exact only in float32.
+        proposer: the drafter.
+        prompt: int64[P], P >= 1, on the target's device.
+        max_new_tokens: longest response.
+        max_draft_len: longest draft.
+        stop_ids: end-of-text tokens.
+        log: receives one line per mismatch, with its place and logit gap.
+    """
+    output = decode_plain(target, prompt, max_new_tokens, stop_ids)
+    text = torch.cat([prompt, prompt.new_tensor(output)])
+    n, prompt_len = len(output), len(prompt)
+    left = prompt.new_tensor([min(max_draft_len, n - pos - 1) for pos in range(n)])
+    drafts = proposer.propose(text, prompt_len, left)
+    runner = BranchRunner(target, text, first=prompt_len - 1, slots=SLOT_LIMIT)
+    mismatches = _check_text(runner.text_logits[:n], text[prompt_len:], log)
+    p, best = score_branches(runner, _starts(prompt_len, left), drafts)
+    accept_len = leading_matches(text, _starts(prompt_len, left), drafts)
+    accepted = _verdict(accept_len, drafts, best)
+    filled = _filled(drafts)
+
+    def flat(values: torch.Tensor) -> Any:
+        return values[filled].cpu().numpy()
+
+    return RequestRows(
+        prompt_len=prompt_len,
+        output=np.asarray(output, dtype=np.int64),
+        offsets=np.concatenate([[0], np.cumsum(drafts.lens.cpu().numpy())]).astype(np.int64),
+        tokens=flat(drafts.tokens),
+        q=flat(drafts.q),
+        p=flat(p),
+        accept_prob=flat(accepted.float()),
+        entropy=flat(drafts.entropy),
+        accept_len=accept_len.cpu().numpy().astype(np.int16),
+        mismatches=mismatches,
+    )
+
+
+def _starts(prompt_len: int, lens: torch.Tensor) -> torch.Tensor:
+    return prompt_len + torch.arange(len(lens), device=lens.device)
+
+
+def _filled(drafts: Drafts) -> torch.Tensor:
+    """bool[B, K]: entries that are not padding."""
+    places = torch.arange(drafts.tokens.shape[1], device=drafts.lens.device)
+    return places[None, :] < drafts.lens[:, None]
+
+
+def _verdict(accept_len: torch.Tensor, drafts: Drafts, best: torch.Tensor) -> torch.Tensor:
+    """bool[n, K]: draft token accepted given that all before it were.
+
+    Up to a row's first rejection the branch is the recorded text, so the recorded token decides: a draft is accepted
+    exactly where plain decoding would have produced it. After it only the target's choice on the branch exists.
+    """
+    places = torch.arange(drafts.tokens.shape[1], device=best.device)[None, :]
+    beyond = (places > accept_len[:, None]) & _filled(drafts)
+    return (places < accept_len[:, None]) | (beyond & (drafts.tokens == best))
+
+
+def _check_text(logits: torch.Tensor, output: torch.Tensor, log: Callable[[str], None]) -> int:
+    """Positions where the whole text in one pass (logits [n, vocabulary]) disagrees with one token at a time."""
+    best = logits.argmax(dim=-1)
+    wrong = torch.nonzero(best != output)[:, 0].tolist()
+    for pos in wrong:
+        gap = float(logits[pos, best[pos]] - logits[pos, output[pos]])
+        log(f"output position {pos}: decoded {int(output[pos])}, one pass says {int(best[pos])}, logit gap {gap:.2e}")
+    return len(wrong)

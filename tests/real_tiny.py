@@ -1,0 +1,103 @@
+"""A tiny random Llama and the slow, obvious recorder that the fast one must equal. Shared by the test_real_* files."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from real.models import Loaded
+from real.record import RequestRows
+
+VOCABULARY = 64
+STOP = 2
+
+
+def tiny_llama(*, layers: int = 3, seed: int = 0, window: int = 256, spread: float = 0.25) -> LlamaForCausalLM:
+    """Random float32 weights; `spread` is their standard deviation (large enough that argmax is never a near tie)."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=window,
+        initializer_range=spread,
+        bos_token_id=1,
+        eos_token_id=STOP,
+        pad_token_id=STOP,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).eval()
+
+
+class LetterTokenizer:
+    """One token per character, ids 3..63; no chat template."""
+
+    chat_template = None
+    eos_token_id = STOP
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [3 + ord(letter) % (VOCABULARY - 3) for letter in text]}
+
+
+def tiny_loaded(**options: int) -> Loaded:
+    return Loaded(
+        model=tiny_llama(**options),
+        tokenizer=LetterTokenizer(),
+        name="tiny",
+        stop_ids=(STOP,),
+        device="cpu",
+        dtype="float32",
+    )
+
+
+def prompt_ids(seed: int, n: int = 12) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(3, VOCABULARY, size=n))
+
+
+@torch.inference_mode()
+def naive_rows(target, drafter, prompt: torch.Tensor, *, max_new_tokens: int, max_draft_len: int) -> RequestRows:
+    """Every position by itself, every token by a full forward pass without any cache or mask."""
+
+    def next_logits(model, ids: list[int]) -> torch.Tensor:
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
+
+    start = prompt.tolist()
+    output: list[int] = []
+    while len(output) < max_new_tokens and STOP not in output:
+        output.append(int(next_logits(target, start + output).argmax()))
+    rows = SimpleNamespace(tokens=[], q=[], p=[], accept_prob=[], entropy=[], accept_len=[], m=[])
+    for pos in range(len(output)):
+        m = min(max_draft_len, len(output) - pos - 1)
+        context = start + output[:pos]
+        branch, accepted = [], []
+        for _ in range(m):
+            log_probs = next_logits(drafter, context + branch).log_softmax(-1)
+            token = int(log_probs.argmax())
+            target_log_probs = next_logits(target, context + branch).log_softmax(-1)
+            rows.tokens.append(token)
+            rows.q.append(float(log_probs[token].exp()))
+            rows.entropy.append(float(-(log_probs.exp() * log_probs).sum()))
+            rows.p.append(float(target_log_probs[token].exp()))
+            accepted.append(float(int(target_log_probs.argmax()) == token))
+            branch.append(token)
+        rows.accept_prob += accepted
+        rows.accept_len.append(accepted.index(0.0) if 0.0 in accepted else m)
+        rows.m.append(m)
+    return RequestRows(
+        prompt_len=len(prompt),
+        output=np.array(output),
+        offsets=np.concatenate([[0], np.cumsum(rows.m)]),
+        tokens=np.array(rows.tokens),
+        q=np.array(rows.q, np.float32),
+        p=np.array(rows.p, np.float32),
+        accept_prob=np.array(rows.accept_prob, np.float32),
+        entropy=np.array(rows.entropy, np.float32),
+        accept_len=np.array(rows.accept_len, np.int16),
+        mismatches=0,
+    )
