@@ -42,7 +42,10 @@ def expand_paths(args: Iterable[str | Path]) -> list[Path]:
         raise TraceError("<arguments>", "no file was named", allowed="one or more trace files", advice="Name a file")
     for path in paths:
         check_readable(path)
-    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
+    first: dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def check_readable(path: str | Path) -> None:

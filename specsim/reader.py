@@ -165,15 +165,18 @@ class TraceReader:
 
 
 def read_batches(file: pq.ParquetFile, path: Path, columns: list[str] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Non-empty record batches of at most 64k rows with their first row number, one row group at a time.
+    """Non-empty record batches of at most 32k rows with their first row number, one row group at a time.
 
     Raises:
         TraceError: a row group is damaged.
     """
+    # Half of a chunk's rows: what is left over from the batch before and a new batch then fit in one chunk.
     first_row = 0
     for group in range(file.metadata.num_row_groups):
         try:
-            for batch in file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            for batch in file.iter_batches(
+                max(1, ROW_GROUP_ROWS // 2), row_groups=[group], columns=columns, use_threads=False
+            ):
                 if batch.num_rows:
                     yield first_row, batch
                 first_row += batch.num_rows

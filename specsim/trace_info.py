@@ -28,8 +28,8 @@ def trace_info(path: str | Path) -> dict[str, Any]:
         `survival` (entry i: share of the rows with m > i that accept more than i tokens), `censored_share` (rows with
         accept_len = m < longest draft in the file), `null_columns` (null in every row), `partly_null_columns`,
         `has_latency`, `staircase_rate` (share of neighbouring positions with accept_len[i+1] >= accept_len[i] - 1),
-        `accept_prob_binary_share` (of the rows that hold probabilities, those where all are 0 or 1) and `accept_prob_agrees_share` (those
-        whose leading ones, besides, equal accept_len). Undefined is None.
+        `accept_prob_binary_share` (of the rows that hold probabilities, those where all are 0 or 1) and
+        `accept_prob_agrees_share` (those whose leading ones, besides, equal accept_len). Undefined is None.
 
     Raises:
         TraceError: the file breaks a rule of the format.

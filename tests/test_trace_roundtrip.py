@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import traces
 
 from specsim import reader as reader_module
 from specsim import writer as writer_module
 from specsim.chunk import TraceChunk, concat_chunks
 from specsim.schema import TraceMeta
 from specsim.trace import open_trace, write_trace
+from tests.strategies import traces
 
 KINDS = st.sampled_from(["length", "arm", "tree"])
 ANY_TRACE = KINDS.flatmap(lambda kind: traces(kind=kind))

@@ -1,0 +1,367 @@
+"""Every kind of bad input: refused with the file, the place, the value, the allowed range and advice; exit status 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from specsim.errors import ConfigError, TraceError
+from specsim.schema import METADATA_KEY, TraceMeta
+from specsim.trace import TraceChunk, expand_paths, open_trace, read_trace, write_trace
+from specsim.trace_cli import main
+from tests.trace_tables import ARM_META, META, arm_columns, columns, write_raw
+
+NAN, INF = float("nan"), float("inf")
+
+
+def _set(name: str, row: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        data[name][row] = value
+
+    return change
+
+
+def _replace(name: str, values: list[Any]) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data.update({name: values})
+
+
+def _all_lists(row: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        for name in ("q", "p", "accept_prob", "entropy"):
+            data[name][row] = value
+
+    return change
+
+
+# change, column, row in the file, fragments of the message
+BAD_ROWS = {
+    "request null": (_set("request", 3, None), "request", 3, ["null", "whole numbers"]),
+    "request fraction": (_set("request", 3, 0.5), "request", 3, ["0.5", "whole numbers"]),
+    "request negative": (_set("request", 0, -1), "request", 0, ["-1", "between 0 and"]),
+    "request too large": (_set("request", 5, 2**31), "request", 5, ["2147483648"]),
+    "request descends": (
+        _replace("request", [5, 5, 5, 1, 1, 1]),
+        "request",
+        3,
+        ["request 1 follows request 5", "ascending"],
+    ),
+    "pos null": (_set("pos", 4, None), "pos", 4, ["null"]),
+    "pos negative": (_set("pos", 0, -2), "pos", 0, ["-2"]),
+    "pos gap": (_set("pos", 5, 3), "pos", 5, ["pos 3 follows pos 1", "every-position", "every-round"]),
+    "pos repeated": (_set("pos", 1, 0), "pos", 1, ["pos 0 follows pos 0"]),
+    "pos starts late": (_set("pos", 3, 1), "pos", 3, ["starts at 1"]),
+    "ctx_len below pos": (_set("ctx_len", 4, 0), "ctx_len", 4, ["value 0 at pos 1", "between pos and"]),
+    "ctx_len null in one row": (_set("ctx_len", 4, None), "ctx_len", 4, ["null", "every row"]),
+    "ctx_len null first": (_set("ctx_len", 0, None), "ctx_len", 1, ["earlier rows are null"]),
+    "ctx_len NaN": (_set("ctx_len", 2, NAN), "ctx_len", 2, ["nan"]),
+    "q above one": (_set("q", 3, [0.5, 1.25]), "q", 3, ["1.25", "list position 1", "between 0 and 1"]),
+    "q negative": (_set("q", 3, [-0.5, 1.0]), "q", 3, ["-0.5", "list position 0"]),
+    "q NaN": (_set("q", 4, [NAN]), "q", 4, ["NaN", "between 0 and 1"]),
+    "q null entry": (_set("q", 0, [0.5, None]), "q", 0, ["null", "list position 1"]),
+    "p infinite": (_set("p", 1, [INF]), "p", 1, ["inf"]),
+    "accept_prob NaN": (_set("accept_prob", 1, [NAN]), "accept_prob", 1, ["NaN"]),
+    "entropy negative": (_set("entropy", 1, [-0.5]), "entropy", 1, ["-0.5", ">= 0"]),
+    "entropy infinite": (_set("entropy", 1, [INF]), "entropy", 1, ["inf", "finite"]),
+    "unequal lists": (_set("p", 3, [0.5]), "p", 3, ["holds 1 values", "holds 2", "equal lengths"]),
+    "m above max_draft_len": (_all_lists(3, [0.5] * 3), "q", 3, ["3 values", "max_draft_len = 2"]),
+    "accept_len above m": (_set("accept_len", 4, 2), "accept_len", 4, ["value 2", "m = 1"]),
+    "accept_len negative": (_set("accept_len", 4, -1), "accept_len", 4, ["value -1"]),
+    "accept_len null": (_set("accept_len", 4, None), "accept_len", 4, ["null"]),
+    "accept_len NaN": (_set("accept_len", 4, NAN), "accept_len", 4, ["nan"]),
+    "draft_s negative": (_set("draft_s", 0, [0.1, -1.0]), "draft_s", 0, ["-1.0", "list position 1"]),
+    "draft_s infinite": (_set("draft_s", 1, [INF]), "draft_s", 1, ["inf"]),
+    "verify_s NaN": (_set("verify_s", 3, NAN), "verify_s", 3, ["nan", "null"]),
+    "verify_s negative": (_set("verify_s", 3, -0.5), "verify_s", 3, ["-0.5"]),
+}
+
+
+@pytest.mark.parametrize("group", [None, 2], ids=["one-group", "groups-of-2"])
+@pytest.mark.parametrize("case", BAD_ROWS, ids=lambda name: name.replace(" ", "-"))
+def test_bad_row(case: str, group: int | None, tmp_path: Path) -> None:
+    change, column, row, fragments = BAD_ROWS[case]
+    data = columns()
+    change(data)
+    path = tmp_path / "bad.parquet"
+    for name in ("request", "ctx_len", "accept_len"):
+        if any(isinstance(v, float) for v in data[name]):
+            data[name] = [float(v) for v in data[name]]
+    write_raw(path, data, META, row_group_size=group)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    error = caught.value
+    assert (error.column, error.row) == (column, row), str(error)
+    for fragment in [str(path), repr(column), f"row {row}", *fragments]:
+        assert fragment in str(error)
+    assert error.allowed
+    assert error.advice
+
+
+def test_fault_is_found_in_a_column_nobody_asked_for(tmp_path: Path) -> None:
+    data = columns()
+    data["entropy"][4] = [-1.0]
+    path = write_raw(tmp_path / "t.parquet", data, META)
+    with open_trace(path) as reader, pytest.raises(TraceError, match="entropy"):
+        list(reader.chunks(columns=["q"]))
+
+
+def test_every_round_positions(tmp_path: Path) -> None:
+    meta = META | {"coverage": "every-round"}
+    data = columns()
+    data["pos"], data["ctx_len"] = [0, 3, 4, 2, 5, 9], [9] * 6
+    assert read_trace(write_raw(tmp_path / "ok.parquet", data, meta))[1].rows == 6
+    data["pos"] = [0, 3, 3, 2, 5, 9]
+    with pytest.raises(TraceError, match=r"row 2.*pos 3 follows pos 3.*strictly increasing"):
+        read_trace(write_raw(tmp_path / "bad.parquet", data, meta))
+
+
+@pytest.mark.parametrize("name", list(columns()))
+def test_missing_column(name: str, tmp_path: Path) -> None:
+    data = columns()
+    del data[name]
+    with pytest.raises(TraceError, match=f"'{name}'.*missing") as caught:
+        open_trace(write_raw(tmp_path / "t.parquet", data, META))
+    if name in ("q", "verify_s", "ctx_len"):
+        assert "all-null" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("q", ["a"] * 6), ("accept_len", [True] * 6), ("pos", [[0]] * 6), ("verify_s", ["x"] * 6), ("p", [0.5] * 6)],
+)
+def test_wrong_column_type(name: str, values: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=f"'{name}'.*has type.*allowed: a column of"):
+        open_trace(write_raw(tmp_path / "t.parquet", columns() | {name: values}, META))
+
+
+BAD_META: dict[str, tuple[Any, str]] = {
+    "missing": (None, "no metadata key 'specsim'"),
+    "not JSON": ("{nope", "not valid JSON"),
+    "NaN in JSON": ('{"schema": NaN}', "not valid JSON"),
+    "not an object": ("[1]", "JSON list"),
+    "older version": (META | {"schema": "specsim.position_trace/0"}, "position_trace/0.*position_trace/1"),
+    "no version": ({k: v for k, v in META.items() if k != "schema"}, "schema = None"),
+    "no coverage": ({k: v for k, v in META.items() if k != "coverage"}, "lacks the key 'coverage'"),
+    "kind": (META | {"kind": "graph"}, "kind = 'graph'.*length, arm, tree"),
+    "kind list": (META | {"kind": ["length"]}, "kind = "),
+    "coverage": (META | {"coverage": "some"}, "coverage = 'some'.*every-position, every-round"),
+    "block_len": (META | {"block_len": 0}, "block_len = 0.*>= 1"),
+    "max_draft_len": (META | {"max_draft_len": -1}, "max_draft_len = -1"),
+    "max_draft_len bool": (META | {"max_draft_len": True}, "max_draft_len = True"),
+    "max_draft_len text": (META | {"max_draft_len": "8"}, "max_draft_len = '8'"),
+    "temperature": (META | {"temperature": -0.1}, "temperature = -0.1"),
+    "temperature null": (META | {"temperature": None}, "temperature = None"),
+    "exact": (META | {"exact": "yes"}, "exact = 'yes'"),
+    "exact sampled": (META | {"temperature": 0.7}, "exact = True.*only a greedy trace"),
+    "requests": (META | {"requests": -3}, "requests = -3"),
+    "latency": (META | {"latency": [1]}, r"latency = \[1\]"),
+    "pass_rule": (META | {"pass_rule": "x"}, "pass_rule = 'x'.*keep-first, per-length"),
+    "arm without arms": (META | {"kind": "arm", "draft_len": 3}, "arms = None"),
+    "arm without draft_len": (ARM_META | {"draft_len": None}, "draft_len = None"),
+    "arms descending": (ARM_META | {"arms": ARM_META["arms"][::-1]}, "ascending budget"),
+    "arm without cost": (ARM_META | {"arms": [{"name": "a", "budget": 1}]}, r"arms\[0\].*draft_s"),
+    "arm without name": (ARM_META | {"arms": [{"budget": 1, "draft_s": 0}]}, r"arms\[0\].*name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_META, ids=lambda name: name.replace(" ", "-"))
+def test_bad_metadata(case: str, tmp_path: Path) -> None:
+    meta, message = BAD_META[case]
+    path = write_raw(tmp_path / "t.parquet", columns(), meta)
+    with pytest.raises(TraceError, match=message) as caught:
+        open_trace(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("change", "column", "fragment"),
+    [
+        (_set("arm_accept_len", 1, [1]), "arm_accept_len", "each of the 2 arms"),
+        (_set("arm_accept_len", 1, None), "arm_accept_len", "null"),
+        (_set("arm_accept_len", 1, [1, 5]), "arm_accept_len", "value 5"),
+        (_set("arm_accept_len", 1, [-1, 5]), "arm_accept_len", "value -1"),
+        (_set("arm_draft_s", 1, [0.1]), "arm_draft_s", "1 values"),
+        (_set("arm_draft_s", 1, [0.1, -1.0]), "arm_draft_s", "-1.0"),
+    ],
+)
+def test_bad_arm_row(change: Callable[[dict[str, Any]], None], column: str, fragment: str, tmp_path: Path) -> None:
+    data = arm_columns()
+    read_trace(write_raw(tmp_path / "ok.parquet", data, ARM_META))
+    change(data)
+    with pytest.raises(TraceError, match=fragment) as caught:
+        read_trace(write_raw(tmp_path / "t.parquet", data, ARM_META))
+    assert (caught.value.column, caught.value.row) == (column, 1)
+
+
+@pytest.mark.parametrize(
+    ("topk", "ranks", "column"),
+    [
+        ([[0.1, 0.5], [0.5]], [0, 0], "topk_q"),
+        ([[0.5, NAN], [0.5]], [0, 0], "topk_q"),
+        ([None, [0.5]], [0, 0], "topk_q"),
+        ([[0.5]], [0, 0], "topk_q"),
+        (None, [0, 0], "topk_q"),
+        ([[0.5], [0.5]], [0, 1], "target_rank"),
+        ([[0.5], [0.5]], [-2, 0], "target_rank"),
+        ([[0.5], [0.5]], [0], "target_rank"),
+        ([[0.5], [0.5]], None, "target_rank"),
+    ],
+)
+def test_bad_tree_row(topk: Any, ranks: Any, column: str, tmp_path: Path) -> None:
+    data = columns()
+    data |= {"topk_q": [[[0.5], [0.5]], [[0.5]], []] * 2, "target_rank": [[0, -1], [0], []] * 2}
+    meta = META | {"kind": "tree"}
+    read_trace(write_raw(tmp_path / "ok.parquet", data, meta))
+    data["topk_q"][3], data["target_rank"][3] = topk, ranks
+    with pytest.raises(TraceError) as caught:
+        read_trace(write_raw(tmp_path / "t.parquet", data, meta))
+    assert (caught.value.column, caught.value.row) == (column, 3)
+
+
+def _bad_files(folder: Path) -> dict[str, tuple[str, str]]:
+    """Name -> (argument, part of the message)."""
+    good = write_raw(folder / "good.parquet", columns(), META).read_bytes()
+    (folder / "cut.parquet").write_bytes(good[: len(good) // 2])
+    (folder / "text.parquet").write_text("request,pos\n0,0\n" * 10)
+    (folder / "empty.parquet").write_bytes(b"")
+    (folder / "sub").mkdir()
+    write_raw(folder / "norows.parquet", {n: pa.array([], _type(n)) for n in columns()}, META)
+    return {
+        "truncated": (str(folder / "cut.parquet"), "truncated"),
+        "not parquet": (str(folder / "text.parquet"), "not a parquet file"),
+        "empty": (str(folder / "empty.parquet"), "empty"),
+        "directory": (str(folder / "sub"), "directory"),
+        "absent": (str(folder / "absent.parquet"), "does not exist"),
+        "pattern": (str(folder / "none*.parquet"), "pattern matches no file"),
+        "no rows": (str(folder / "norows.parquet"), "no rows"),
+    }
+
+
+def _type(name: str) -> pa.DataType:
+    if name in ("request", "pos", "ctx_len", "accept_len"):
+        return pa.int32()
+    return pa.float32() if name == "verify_s" else pa.list_(pa.float32())
+
+
+@pytest.mark.parametrize("case", ["truncated", "not parquet", "empty", "directory", "absent", "pattern", "no rows"])
+def test_bad_file(case: str, tmp_path: Path) -> None:
+    argument, fragment = _bad_files(tmp_path)[case]
+    with pytest.raises(TraceError, match=fragment) as caught:
+        read_trace(argument)
+    assert argument in str(caught.value)
+    assert caught.value.advice
+
+
+def test_damaged_page_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    rows = 5000
+    rng = np.random.default_rng(0)
+    chunk = TraceChunk(
+        request=np.zeros(rows, np.int32),
+        pos=np.arange(rows, dtype=np.int32),
+        offsets=np.arange(rows + 1),
+        accept_len=np.zeros(rows, np.int16),
+        q=rng.random(rows, dtype=np.float32),
+    )
+    write_trace(path, TraceMeta(max_draft_len=1), chunk)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(b ^ 0x5A for b in data[middle : middle + 64])
+    path.write_bytes(bytes(data))
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(path)
+
+
+def test_expand_paths(tmp_path: Path) -> None:
+    a = write_raw(tmp_path / "a.parquet", columns(), META)
+    b = write_raw(tmp_path / "b.parquet", columns(), META)
+    odd = write_raw(tmp_path / "odd[1].parquet", columns(), META)
+    assert expand_paths([b, a, tmp_path / "." / "b.parquet"]) == [b, a]
+    assert expand_paths([str(tmp_path / "?.parquet")]) == [a, b]
+    assert expand_paths([odd]) == [odd]
+    for arguments in ([], [tmp_path], [tmp_path / "x*"], [a, tmp_path / "none"]):
+        with pytest.raises(TraceError):
+            expand_paths(arguments)
+
+
+def test_writer_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+    meta = TraceMeta(max_draft_len=2)
+    base: dict[str, Any] = {
+        "request": np.zeros(2, np.int32),
+        "pos": np.arange(2, dtype=np.int32),
+        "offsets": np.array([0, 2, 4]),
+        "accept_len": np.zeros(2, np.int16),
+    }
+    ok = TraceChunk(**base)
+    bad = {
+        "accept_len": TraceChunk(**base | {"accept_len": np.array([0, 3], np.int16)}),
+        "NaN or null": TraceChunk(**base, q=np.array([0.5, 0.5, 0.5, np.nan], np.float32)),
+        "no list column": TraceChunk(**base | {"offsets": np.array([0, 1, 2])}),
+    }
+    path = tmp_path / "t.parquet"
+    for message, chunk in bad.items():
+        with pytest.raises(TraceError, match=message):
+            write_trace(path, meta, chunk)
+    with pytest.raises(TraceError, match="no rows"):
+        write_trace(path, meta, [])
+    with pytest.raises(TraceError, match="block_len"):
+        write_trace(path, TraceMeta(max_draft_len=2, block_len=0), ok)
+    with pytest.raises(TraceError, match=r"'arm_accept_len'.*missing"):
+        write_trace(path, TraceMeta.from_json(ARM_META), ok)
+    with pytest.raises(TraceError, match="'note'"):
+        write_trace(path, meta, ok, extra_columns={"note": np.zeros(3)})
+    with pytest.raises(ConfigError, match="does not exist"):
+        write_trace(tmp_path / "no" / "t.parquet", meta, ok)
+    with pytest.raises(ConfigError, match="directory"):
+        write_trace(tmp_path, meta, ok)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_text("old")
+
+    def chunks():
+        yield read_trace(write_raw(tmp_path / "src.parquet", columns(), META))[1]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_trace(path, TraceMeta.from_json(META), chunks())
+    assert path.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["src.parquet", "t.parquet"]
+
+
+def test_exit_status_of_the_command(tmp_path: Path) -> None:
+    """One subprocess for the real exit status; the other cases go through click in this process."""
+    data = columns()
+    data["q"][3] = [0.5, 7.0]
+    path = write_raw(tmp_path / "bad.parquet", data, META)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "specsim.trace", "info", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {path}, column 'q', row 3 (request 1): value 7.0")
+    good = write_raw(tmp_path / "good.parquet", columns(), META)
+    result = CliRunner().invoke(main, ["check", str(path), str(good)], standalone_mode=False)
+    assert result.return_value == 2
+    assert "good.parquet: ok, 2 requests, 6 rows" in result.output
+
+
+def test_metadata_survives_a_foreign_rewrite(tmp_path: Path) -> None:
+    """Tools that keep schema metadata (pyarrow, pandas) keep a trace a trace."""
+    path = write_raw(tmp_path / "a.parquet", columns(), META)
+    table = pq.read_table(path)
+    assert json.loads(table.schema.metadata[METADATA_KEY]) == META
+    pq.write_table(table.append_column("note", pa.array(list("abcdef"))), tmp_path / "b.parquet")
+    assert read_trace(tmp_path / "b.parquet")[0] == read_trace(path)[0]
