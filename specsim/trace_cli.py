@@ -37,6 +37,7 @@ def info(files: tuple[str, ...], as_json: bool) -> None:
         return
     console = Console()
     for document in documents:
+        click.echo(document["path"])  # not as the table's title, which would be wrapped
         console.print(_info_table(document))
 
 
@@ -80,12 +81,11 @@ def _checked(path: Path, quarantine: Path | None) -> str:
 
 
 def _info_table(document: dict[str, Any]) -> Table:
-    # Text and not str: rich would read the brackets of "accept_len[i+1]" or of a file name as markup.
-    table = Table(title=Text(document["path"]), show_header=False, title_justify="left")
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in _info_rows(document):
-        table.add_row(name, Text(value))
+        table.add_row(name, Text(value))  # not str: rich would read the brackets of "accept_len[i+1]" as markup
     return table
 
 

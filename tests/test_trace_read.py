@@ -191,7 +191,7 @@ def test_base_import_loads_neither_click_nor_a_command() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
-# VmHWM and not ru_maxrss: the latter starts at what the parent, pytest with a table of 10 million rows, held at the fork.
+# VmHWM and not ru_maxrss: the latter starts at what the parent (pytest with 10 million rows) held at the fork.
 _MEMORY = """
 import sys
 from specsim.trace import open_trace
