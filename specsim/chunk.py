@@ -115,6 +115,18 @@ def offsets_of(lengths: NDArray[Any]) -> I64:
     return offsets
 
 
+def leading_true(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of leading true entries of each ragged row, int64[R].
+
+    Args:
+        flags: bool[N].
+        offsets: int64[R+1].
+    """
+    stops = np.append(np.flatnonzero(~flags), len(flags))
+    first_stop = stops[np.searchsorted(stops, offsets[:-1])] if len(offsets) > 1 else np.zeros(0, np.int64)
+    return np.minimum(first_stop, offsets[1:]) - offsets[:-1]
+
+
 def concat_chunks(chunks: Sequence[TraceChunk]) -> TraceChunk:
     """Join chunks of consecutive rows; an array that only some of them have is NaN in the rows of the others.
 

@@ -84,12 +84,14 @@ def replace_file(path: str | Path) -> Iterator[Path]:
     A reader therefore never sees half a file, and an interrupted writer leaves nothing behind.
 
     Raises:
-        ConfigError: the folder does not exist or cannot be written, or `path` is a directory.
+        ConfigError: the folder does not exist or cannot be written, `path` is a directory, or writing fails.
     """
     temporary = temporary_beside(path)
     try:
         yield temporary
         commit_file(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: writing failed ({error}); free some space or choose another place") from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -25,6 +25,7 @@ from specsim.validate import Carry, advance, ctx_mix_fault, error_of, request_fa
 from specsim.writer import parquet_writer
 
 REPORT_SCHEMA_NAME: Final = "specsim.quarantine/1"
+_REASON: Final = "quarantine_reason"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +247,12 @@ def _copy_rows(report: QuarantineReport, side_file: Path) -> None:
     file = open_parquet(report.path)
     try:
         stored: pa.Schema = file.schema_arrow
-        schema = stored.append(pa.field("quarantine_reason", pa.string(), nullable=False))
+        columns = [name for name in stored.names if name != _REASON]  # a side file may itself be examined again
+        stored = pa.schema([stored.field(name) for name in columns], metadata=stored.metadata)
+        schema = stored.append(pa.field(_REASON, pa.string(), nullable=False))
         texts = {request: " | ".join(reasons) for request, reasons in report.reasons.items()}
         with replace_file(side_file) as temporary, parquet_writer(temporary, schema) as writer:
-            for _, batch in read_batches(file, report.path, None):
+            for _, batch in read_batches(file, report.path, columns):
                 ids = request_ids(batch)
                 wanted = np.isin(ids, list(texts))
                 if wanted.any():

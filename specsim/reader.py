@@ -157,10 +157,11 @@ class TraceReader:
                     return
 
     def _checked(self, parts: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[TraceChunk]:
-        carry = Carry()
+        carry, next_row = Carry(), 0
         for first_row, batch in parts:
             block = decode_block(batch, first_row)
-            raise_first(block, self.meta, carry, self.path)
+            raise_first(block, self.meta, carry, self.path, after_gap=first_row != next_row)
+            next_row = first_row + block.rows
             yield _chunk_of(block, self.meta)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -201,7 +202,7 @@ def _parse(document: str | bytes | Mapping[str, Any], path: str | Path) -> dict[
     if isinstance(document, Mapping):
         return dict(document)
     try:
-        raw = json.loads(document, parse_constant=_refuse_constant)
+        raw = json.loads(document, parse_constant=_refuse_constant, parse_float=_finite_float)
     except ValueError as error:
         raise TraceError(
             path,
@@ -221,6 +222,11 @@ def _parse(document: str | bytes | Mapping[str, Any], path: str | Path) -> dict[
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)  # 1e999 is infinite
 
 
 def _check_version(raw: Mapping[str, Any], path: str | Path) -> None:
@@ -248,7 +254,9 @@ def is_count(value: object) -> bool:
 
 def is_nonnegative(value: object) -> bool:
     """Whether a JSON value is a finite number >= 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 <= value <= sys.float_info.max  # false for NaN, infinity and whole numbers that no double can hold
 
 
 def _optional(test: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, expit, logit, ndtri
 
 from specsim import __version__
-from specsim.chunk import TraceChunk, concat_chunks, offsets_of
+from specsim.chunk import TraceChunk, concat_chunks, leading_true, offsets_of
 from specsim.errors import ConfigError
 from specsim.rng import uniform_array
 from specsim.schema import MAX_DRAFT_LEN, ROW_GROUP_ROWS, TraceMeta
@@ -229,18 +229,6 @@ def _rows(spec: SynthSpec, ids: NDArray[np.int64], positions: NDArray[np.int64],
         accept_prob=true,
         first_row=int(ids[0]) * spec.positions + int(positions[0]),
     )
-
-
-def leading_true(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of leading true entries of each ragged row, int64[R].
-
-    Args:
-        flags: bool[N].
-        offsets: int64[R+1].
-    """
-    stops = np.append(np.flatnonzero(~flags), len(flags))
-    first_stop = stops[np.searchsorted(stops, offsets[:-1])] if len(offsets) > 1 else np.zeros(0, np.int64)
-    return np.minimum(first_stop, offsets[1:]) - offsets[:-1]
 
 
 def _position_levels(spec: SynthSpec, ids: NDArray[np.int64]) -> _Floats | None:

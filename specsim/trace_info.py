@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.chunk import TraceChunk
+from specsim.chunk import TraceChunk, leading_true
 from specsim.jit import jit
 from specsim.reader import TraceReader, open_trace
-from specsim.synth import leading_true
 
 INFO_SCHEMA_NAME: Final = "specsim.trace_info/1"
 _NULLABLE: Final = ("ctx_len", "q", "p", "accept_prob", "entropy", "draft_s", "verify_s", "arm_draft_s")
@@ -35,7 +34,7 @@ def trace_info(path: str | Path) -> dict[str, Any]:
         TraceError: the file breaks a rule of the format.
     """
     with open_trace(path) as reader:
-        tally = _Tally(kind=reader.meta.kind)
+        tally = _Tally(executed=reader.meta.coverage == "every-round")
         for chunk in reader.chunks():
             tally.add(chunk)
         return _document(reader, tally)
@@ -45,7 +44,7 @@ def trace_info(path: str | Path) -> dict[str, Any]:
 class _Tally:
     """Sums over chunks; arrays are indexed by draft length."""
 
-    kind: str
+    executed: bool  # every row is a round that took place, whatever was accepted before it
     positions: Counter[int] = field(default_factory=Counter)  # request length -> number of requests
     held: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # rows by m
     full: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))  # rows with accept_len = m, by m
@@ -69,7 +68,7 @@ class _Tally:
         self.full = _added(self.full, np.bincount(lengths[accepted == lengths]))
         self.accepted = _added(self.accepted, np.bincount(accepted))
         self.rows += chunk.rows
-        rounds, taken = _walk(chunk.request, chunk.pos, chunk.accept_len)
+        rounds, taken = _walk(chunk.request, chunk.pos, chunk.accept_len, self.executed)
         self.walk_rounds += int(rounds)
         self.walk_accepted += int(taken)
         adjacent = (np.diff(chunk.request) == 0) & (np.diff(chunk.pos) == 1)
@@ -93,13 +92,13 @@ class _Tally:
 
 
 @jit
-def _walk(request: Any, pos: Any, accept_len: Any) -> tuple[int, int]:
+def _walk(request: Any, pos: Any, accept_len: Any, executed: bool) -> tuple[int, int]:
     """Rounds and accepted tokens when each round submits all m tokens and the next starts after what it emitted."""
     rounds, accepted, next_pos = 0, 0, -1
     for i in range(len(request)):
         if i == 0 or request[i] != request[i - 1]:
             next_pos = -1
-        if pos[i] >= next_pos:
+        if executed or pos[i] >= next_pos:
             rounds += 1
             accepted += accept_len[i]
             next_pos = pos[i] + accept_len[i] + 1

@@ -60,13 +60,24 @@ def error_of(fault: Fault, block: Block, path: str | Path) -> TraceError:
     )
 
 
-def raise_first(block: Block, meta: TraceMeta, carry: Carry, path: str | Path) -> None:
+def raise_first(block: Block, meta: TraceMeta, carry: Carry, path: str | Path, *, after_gap: bool = False) -> None:
     """Raise for the earliest faulty row of a block; otherwise move `carry` to the block's last row.
+
+    Args:
+        block: decoded rows.
+        meta: metadata of their file.
+        carry: what came before.
+        path: file named in messages.
+        after_gap: rows of a skipped request lie before the block, so the last request cannot go on in it.
 
     Raises:
         TraceError: naming file, column, row and request of the fault.
     """
-    faults = [*request_faults(block), *row_faults(block, meta, carry), *sequence_faults(block, carry)]
+    faults = [
+        *request_faults(block),
+        *row_faults(block, meta, carry),
+        *sequence_faults(block, carry, after_gap=after_gap),
+    ]
     if faults:
         # min() keeps the first of equals: within one row the order of the checks, from cause to consequence.
         raise error_of(min(faults, key=lambda fault: int(fault.rows[0])), block, path)
@@ -89,15 +100,20 @@ def request_faults(block: Block) -> Iterator[Fault]:
     yield from range_fault("request", ids, 0, INT32_MAX, advice)
 
 
-def sequence_faults(block: Block, carry: Carry) -> Iterator[Fault]:
+def sequence_faults(block: Block, carry: Carry, *, after_gap: bool = False) -> Iterator[Fault]:
     """Requests that do not ascend, and `ctx_len` recorded in some rows only: faults between requests."""
     ids = block.ints["request"].values
     before = np.concatenate(([ids[0] if carry.request is None else carry.request], ids[:-1]))
-    rows = np.flatnonzero(ids < before)
+    wrong = ids < before
+    wrong[0] |= after_gap and carry.request == ids[0]
     yield from if_any(
         "request",
-        rows,
-        lambda i: f"request {ids[i]} follows request {before[i]}",
+        np.flatnonzero(wrong),
+        lambda i: (
+            f"request {ids[i]} follows request {before[i]}"
+            if ids[i] < before[i]
+            else f"request {ids[i]} goes on after another one"
+        ),
         "rows grouped by request, ids ascending (gaps between ids are fine)",
         "Sort the file by (request, pos) and give every response its own id, or use --quarantine DIR",
     )

@@ -118,9 +118,11 @@ def _with_extra(
 def _batches(chunks: Iterable[TraceChunk], meta: TraceMeta, path: str | Path) -> Iterator[pa.RecordBatch]:
     first_row = 0
     for chunk in chunks:
-        if chunk.rows:
-            yield chunk_to_batch(chunk, meta, path, first_row=first_row)
-            first_row += chunk.rows
+        # Cut first: Arrow list offsets are 32 bit, and a chunk may hold more draft tokens than that.
+        for start in range(0, chunk.rows, ROW_GROUP_ROWS):
+            part = chunk.slice(start, min(start + ROW_GROUP_ROWS, chunk.rows))
+            yield chunk_to_batch(part, meta, path, first_row=first_row)
+            first_row += part.rows
 
 
 def chunk_to_batch(

@@ -147,6 +147,8 @@ BAD_META: dict[str, tuple[Any, str]] = {
     "missing": (None, "no metadata key 'specsim'"),
     "not JSON": ("{nope", "not valid JSON"),
     "NaN in JSON": ('{"schema": NaN}', "not valid JSON"),
+    "infinite in JSON": ('{"schema": 1e999}', "not valid JSON"),
+    "budget beyond a double": (ARM_META | {"arms": [{"name": "a", "budget": 10**400, "draft_s": 0}]}, r"arms\[0\]"),
     "not an object": ("[1]", "JSON list"),
     "older version": (META | {"schema": "specsim.position_trace/0"}, "position_trace/0.*position_trace/1"),
     "no version": ({k: v for k, v in META.items() if k != "schema"}, "schema = None"),

@@ -99,6 +99,21 @@ def test_order_faults(
         assert moved == [r for r, positions in groups for _ in positions if r in offending]
 
 
+def test_skipping_does_not_hide_a_request_in_two_places(tmp_path: Path) -> None:
+    path = _write(tmp_path / "t.parquet", _rows([(5, [0, 1]), (3, [0]), (5, [2])]))
+    with pytest.raises(TraceError, match=r"'request', row 3 \(request 5\): request 5 goes on after another"):
+        read_trace(path, skip_requests={3})
+
+
+def test_a_side_file_can_be_examined_again(tmp_path: Path) -> None:
+    first = quarantine_requests(_write(tmp_path / "t.parquet", _rows([(0, [0]), (1, [0]), (0, [1])])), tmp_path / "q")
+    assert first.side_file is not None
+    data = _rows([(0, [0]), (1, [1])]) | {"quarantine_reason": ["old", "old"]}
+    again = quarantine_requests(_write(tmp_path / "u.parquet", data), tmp_path / "q")
+    assert again.side_file is not None
+    assert pq.read_table(again.side_file)["quarantine_reason"].to_pylist() == [again.reasons[1][0]]
+
+
 def test_context_length_recorded_in_some_requests_only(tmp_path: Path) -> None:
     data = _rows([(0, [0]), (1, [0, 1]), (2, [0]), (3, [0, 1])])
     data["ctx_len"][0] = None  # the first request is the odd one
