@@ -367,3 +367,23 @@ def test_metadata_survives_a_foreign_rewrite(tmp_path: Path) -> None:
     assert json.loads(table.schema.metadata[METADATA_KEY]) == META
     pq.write_table(table.append_column("note", pa.array(list("abcdef"))), tmp_path / "b.parquet")
     assert read_trace(tmp_path / "b.parquet")[0] == read_trace(path)[0]
+
+
+def test_damaged_bytes_anywhere_are_a_trace_error_or_harmless(tmp_path: Path) -> None:
+    """Cut at any byte, or with some bytes replaced, a file is refused as a TraceError and nothing else."""
+    whole = write_raw(tmp_path / "t.parquet", columns(), META, row_group_size=2).read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for case in range(200):
+        data = bytearray(whole)
+        if case % 3 == 0:
+            data = data[: rng.integers(1, len(data))]
+        else:
+            for at in rng.integers(0, len(data), size=rng.integers(1, 6)):
+                data[at] = rng.integers(0, 256)
+        (tmp_path / "damaged.parquet").write_bytes(data)
+        try:
+            read_trace(tmp_path / "damaged.parquet")
+        except TraceError:
+            refused += 1
+    assert refused > 100

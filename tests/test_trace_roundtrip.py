@@ -16,8 +16,8 @@ from specsim import reader as reader_module
 from specsim import writer as writer_module
 from specsim.chunk import TraceChunk, concat_chunks
 from specsim.schema import TraceMeta
-from specsim.trace import open_trace, write_trace
-from tests.strategies import traces
+from specsim.trace import open_trace, read_trace, write_trace
+from tests.strategies import trace_files, traces
 
 KINDS = st.sampled_from(["length", "arm", "tree"])
 ANY_TRACE = KINDS.flatmap(lambda kind: traces(kind=kind))
@@ -53,3 +53,17 @@ def test_round_trip(trace: tuple[TraceMeta, TraceChunk], group: int, cut: int) -
             assert before.request[-1] < after.request[0]
             assert before.first_row + before.rows == after.first_row
         assert [p.name for p in Path(folder).iterdir()] == ["t.parquet"]
+
+
+@given(data=st.data())
+def test_file_strategy(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, meta, chunk = data.draw(
+            trace_files(Path(folder), coverage="every-position", with_ctx=True, id_gaps=False)
+        )
+        found_meta, found = read_trace(path)
+        assert found_meta == meta
+        assert meta.coverage == "every-position"
+        assert found.ctx_len is not None
+        assert np.unique(found.request).tolist() == list(range(len(np.unique(chunk.request))))
+        assert_same(found, chunk)
