@@ -28,7 +28,6 @@ class KVCache:
     """
 
     is_compileable = False
-    is_sliding = False
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -121,11 +120,13 @@ def forward(
 
 def _cache_argument(model: torch.nn.Module) -> str:
     """`cache` (transformers 5.24) or `past_key_values` (before); the renamed one still works, but warns."""
-    name = _CACHE_ARGUMENT.get(type(model))
-    if name is None:
-        parameters = inspect.signature(type(model).forward).parameters
-        name = _CACHE_ARGUMENT[type(model)] = "cache" if "cache" in parameters else "past_key_values"
-    return name
+    kind = type(model)
+    if kind not in _CACHE_ARGUMENT:
+        # A subclass may pass everything on in **kwargs: then the class it derives from decides.
+        signatures = (inspect.signature(base.forward).parameters for base in kind.__mro__ if hasattr(base, "forward"))
+        named = (name for parameters in signatures for name in ("cache", "past_key_values") if name in parameters)
+        _CACHE_ARGUMENT[kind] = next(named, "past_key_values")
+    return _CACHE_ARGUMENT[kind]
 
 
 _CACHE_ARGUMENT: dict[type, str] = {}

