@@ -69,8 +69,8 @@ def _cache_folder() -> str:
 def jit(function: _F, *, disk_cache: bool | None = None) -> _F:
     """Compile a function on first use.
 
-    The machine code is kept on disk under `cache_key()` unless `disk_cache` is False; the default keeps it for functions
-    defined in this package only, since the digest covers no other source file.
+    The machine code is kept on disk under `cache_key()` unless `disk_cache` is False; the default keeps it for
+    functions defined in this package only, since the digest covers no other source file.
     """
     if disk_cache is None:
         disk_cache = in_package(function)

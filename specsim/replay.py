@@ -6,8 +6,11 @@ this module, so `python -m` runs it once.
 
 from __future__ import annotations
 
+import os
 import runpy
-from contextlib import ExitStack
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specsim import controllers as registry
-from specsim.engine import ACCEPTANCES, TraceResult, replay
+from specsim.controllers import Controller
+from specsim.engine import ACCEPTANCES, TraceResult, controllers_for, replay
 from specsim.errors import ConfigError, SpecsimError, run_cli
 from specsim.latency import LatencyModel, load_latency
 from specsim.outdir import OutDir
@@ -42,28 +46,41 @@ class Config:
 
 @click.command(help=__doc__.split("\n")[0].partition(": ")[2].capitalize() if __doc__ else None)
 @click.argument("traces", nargs=-1, required=True)
-@click.option("--controllers", "-c", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="Repeatable; default: a set of eight.")
+@click.option(
+    "--controllers", "-c", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="Repeatable; default: a set of eight."
+)
 @click.option("--latency", metavar="FILE|preset:NAME", help="Latency model; default: the one inside each trace.")
 @click.option("--acceptance", type=click.Choice(ACCEPTANCES), default="logged", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--max-requests", type=click.IntRange(1), help="Replay only the first N requests of each trace.")
 @click.option("--quarantine", type=click.Path(), metavar="DIR", help="Move offending requests there and go on.")
-@click.option("--plugin", multiple=True, type=click.Path(), metavar="FILE.py", help="Python file that registers controllers.")
+@click.option(
+    "--plugin", multiple=True, type=click.Path(), metavar="FILE.py", help="Python file that registers controllers."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="Write results.json, rounds.parquet, config, provenance.")
 @click.option("--force", is_flag=True, help="Replace a finished --out DIR.")
 def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
-    config = Config(**{**options, "controllers": options["controllers"] or registry.DEFAULT_SET})
-    for path in config.plugin:
+    for path in options["plugin"]:
         load_plugin(path)
-    for text in config.controllers:
+    spellings = options["controllers"] or registry.DEFAULT_SET
+    for text in spellings:
         registry.parse_spec(text)
-    paths = expand_paths(config.traces)
+    paths = expand_paths(options["traces"])
+    config = Config(**{**options, "controllers": spellings, "traces": tuple(str(path) for path in paths)})
     given = None if config.latency is None else load_latency(config.latency)
+    folder = None if out is None else OutDir(Path(out), force=force)
+    if folder is not None and config.quarantine is not None and _inside(config.quarantine, folder.path):
+        raise ConfigError(
+            f"--quarantine {config.quarantine}: lies in --out {out}, which appears as a whole; name a folder beside it"
+        )
+    # Whatever names, parameters and footers can tell is known before a row is replayed or anything is written.
+    jobs = [_prepare(path, config, given) for path in paths]
     with ExitStack() as stack:
-        folder = None if out is None else stack.enter_context(OutDir(Path(out), force=force))
+        if folder is not None:
+            stack.enter_context(folder)
         progress = stack.enter_context(_progress())
-        done = [_replay_one(path, config, given, folder, progress) for path in paths]
+        done = [_replay_one(job, config, folder, progress) for job in jobs]
         result = document(config.seed, config.acceptance, done)
         if folder is not None:
             folder.finish(result, asdict(config))
@@ -73,6 +90,15 @@ def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
         print_tables(done, Console())
         if out is not None:
             click.echo(f"written: {out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One trace with the model and the controllers it is replayed with."""
+
+    path: Path
+    latency: LatencyModel
+    controllers: list[Controller]
 
 
 def load_plugin(path: str) -> None:
@@ -85,21 +111,61 @@ def load_plugin(path: str) -> None:
         raise ConfigError(f"--plugin {path}: no such file; give a Python file that calls specsim.controllers.register")
     try:
         runpy.run_path(path, run_name="specsim_plugin")
+    except SpecsimError as error:
+        raise ConfigError(f"--plugin {path}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's file raises is its author's to see
+        raise ConfigError(f"--plugin {path}{_line_in(error, [path])}: {type(error).__name__}: {error}") from error
+
+
+def _line_in(error: BaseException, files: Sequence[str]) -> str:
+    """The text ", line N" of the innermost frame that lies in one of the files, or nothing."""
+    wanted = {os.path.realpath(name) for name in files}
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if os.path.realpath(f.filename) in wanted]
+    return f", line {lines[-1]}" if lines else ""
+
+
+@contextmanager
+def _naming(path: Path, plugins: Sequence[str]) -> Iterator[None]:
+    """Put the trace into messages; a failure while plug-ins are in use, most likely theirs, becomes one too."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     except SpecsimError:
         raise
-    except Exception as error:  # whatever a user's file raises is its author's to see
-        raise ConfigError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        if not plugins:
+            raise
+        named = [f"{name}{line}" for name in plugins if (line := _line_in(error, [name]))] or list(plugins)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raised = f"{type(error).__name__}: {error} (raised in {Path(frame.filename).name}, line {frame.lineno})"
+        raise ConfigError(f"{path}: --plugin {', '.join(named)}: {raised}") from error
+
+
+def _inside(path: str, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(folder)
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal)
+    name = TextColumn("{task.description}", markup=False)  # a file name may hold brackets
+    columns = (name, BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _prepare(path: Path, config: Config, given: LatencyModel | None) -> _Job:
+    with open_trace(path) as reader:
+        latency = given or _embedded(reader)
+        with _naming(path, config.plugin):
+            built = controllers_for(reader.meta, latency, config.controllers)
+    return _Job(path=path, latency=latency, controllers=built)
 
 
 def _replay_one(
-    path: Path, config: Config, given: LatencyModel | None, folder: OutDir | None, progress: Progress
+    job: _Job, config: Config, folder: OutDir | None, progress: Progress
 ) -> tuple[dict[str, Any], TraceResult, list[str]]:
     """Replay one trace; (its entry in the document, its result, notes for people)."""
+    path = job.path
     notes: list[str] = []
     skip: frozenset[int] = frozenset()
     if config.quarantine is not None:
@@ -107,21 +173,21 @@ def _replay_one(
         skip = frozenset(report.requests)
         if skip:
             notes.append(f"{len(skip)} requests quarantined: {report.side_file}")
-    with open_trace(path) as reader:
-        latency = given or _embedded(reader)
+    with open_trace(path) as reader, _naming(path, config.plugin):
         task = progress.add_task(path.name, total=reader.rows)
         log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, config.controllers)
         result = replay(
-            reader.meta, reader.chunks(_columns(config), max_requests=config.max_requests, skip_requests=skip), latency,
-            config.controllers, seed=config.seed, acceptance=config.acceptance, on_rounds=log,
+            reader.meta, reader.chunks(_columns(config), max_requests=config.max_requests, skip_requests=skip),
+            job.latency, job.controllers, seed=config.seed, acceptance=config.acceptance, on_rounds=log,
             on_progress=lambda rows: progress.update(task, completed=rows),
         )  # fmt: skip
         meta = reader.meta
     if meta.coverage == "every-round":
         notes.append("log of executed rounds (coverage every-round): replayed row by row, see docs/formats.md")
     entry = {
-        "path": str(path), "rows": result.rows, "requests": result.requests, "exact": meta.exact, "latency": latency.to_dict(),
-        "coverage": meta.coverage, "quarantined_requests": len(skip), "target": meta.target, "drafter": meta.drafter,
+        "path": str(path), "rows": result.rows, "requests": result.requests, "exact": meta.exact,
+        "latency": job.latency.to_dict(), "coverage": meta.coverage, "quarantined_requests": len(skip),
+        "target": meta.target, "drafter": meta.drafter,
     }  # fmt: skip
     return entry, result, notes
 
@@ -134,8 +200,9 @@ def _embedded(reader: TraceReader) -> LatencyModel:
     if reader.meta.latency is None:
         raise ConfigError(
             f"{reader.path}: the trace holds no latency model and none was given; pass --latency FILE or preset:NAME. "
-            "`python -m specsim.latency fit POINTS.csv` makes one from measurements, `python -m real.probe --latency-only` "
-            "measures one, `python -m specsim.latency presets` lists those of common GPUs"
+            "`python -m specsim.latency fit POINTS.csv` makes one from measurements, "
+            "`python -m real.probe --latency-only TRACE` measures one, "
+            "`python -m specsim.latency presets` lists those of common GPUs"
         )
     return LatencyModel.from_dict(reader.meta.latency, where=f"{reader.path}: metadata latency")
 

@@ -8,9 +8,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from specsim.engine import TraceResult
 
+SCHEMA = "specsim.replay/1"
 PIPE_WIDTH = 120  # a pipe has no width of its own
 Done = list[tuple[dict[str, Any], TraceResult, list[str]]]
 
@@ -24,7 +26,7 @@ def document(seed: int, acceptance: str, done: Done) -> dict[str, Any]:
     """
     results = [{"trace": entry["path"], **row} for entry, result, _ in done for row in result.results]
     return {
-        "schema": "specsim.replay/1", "seed": seed, "acceptance": acceptance, "traces": [entry for entry, _, _ in done],
+        "schema": SCHEMA, "seed": seed, "acceptance": acceptance, "traces": [entry for entry, _, _ in done],
         "results": results,
     }  # fmt: skip
 
@@ -43,9 +45,13 @@ def print_tables(done: Done, console: Console) -> None:
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)
     for entry, outcome, notes in done:
-        console.print(_table(entry, outcome.results))
+        exact = "exact" if entry["exact"] else "not checked against plain decoding"
+        title = f"{entry['path']}  ({entry['requests']} requests, {entry['rows']} rows, {exact})"
+        # Text, not str: a file name may look like markup. No table title: that would be folded at the table's width.
+        console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(_table(outcome.results))
         for line in (*_verdict(outcome), *notes):
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(Text(line), soft_wrap=True)
         console.print()
 
 
@@ -55,10 +61,8 @@ def spelled(row: dict[str, Any]) -> str:
     return row["controller"] + (":" + ",".join(items) if items else "")
 
 
-def _table(entry: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
-    exact = "exact" if entry["exact"] else "not checked against plain decoding"
-    title = f"{entry['path']}  ({entry['requests']} requests, {entry['rows']} rows, {exact})"
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("controller", overflow="fold", min_width=22)
     for name in ("speedup", "95 %", "tau", "length", "off best", "vs static s", "vs oracle s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -81,19 +85,23 @@ def _verdict(outcome: TraceResult) -> list[str]:
         plain_s = best["plain_time_s"]
         length = int(outcome.static_s.argmin())
         lines.append(
-            f"best static length in hindsight: {length} ({plain_s / outcome.static_s[length]:.3f}x); clairvoyant path: "
-            f"{plain_s / outcome.oracle_s:.3f}x, so {100 * (1 - outcome.oracle_s / best['time_s']):.1f} % of its time is left to gain"
+            f"best static length in hindsight: {length} ({plain_s / outcome.static_s[length]:.3f}x); "
+            f"clairvoyant path: {plain_s / outcome.oracle_s:.3f}x, "
+            f"so {100 * (1 - outcome.oracle_s / best['time_s']):.1f} % of its time is left to gain"
         )
     clamped = sum(row["clamped_rounds"] for row in rows)
     if clamped:
         lines.append(f"warning: {clamped:g} rounds asked for more draft tokens than were recorded (clamped_rounds)")
     if any(row["inexact_rounds"] for row in rows):
-        lines.append("warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate (inexact_rounds)")
+        lines.append(
+            "warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate "
+            "(inexact_rounds)"
+        )
     return lines
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:z.{digits}f}"  # z: a rounding error is no "-0.00"
 
 
 def _interval(pair: list[float | None]) -> str:
