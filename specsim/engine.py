@@ -18,7 +18,7 @@ from specsim.acceptance import draw_accept_lens
 from specsim.chunk import TraceChunk
 from specsim.controllers import Controller, Setting, build
 from specsim.errors import ConfigError
-from specsim.kernel import Costs, Rounds, Rows, empty_rounds, make_costs, make_rows, run_chunk
+from specsim.kernel import Costs, Rounds, Rows, make_costs, make_rows, run_chunk
 from specsim.latency import LatencyModel
 from specsim.metrics import Totals, bootstrap_ratios
 from specsim.oracle import best_round_lengths, plain_times, shortest_paths, static_times
@@ -34,7 +34,7 @@ class TraceResult:
 
     Attributes:
         rows, requests: of the trace as replayed.
-        results: one dictionary per controller, in order, with the keys of trace-format.md section 4 less `trace`.
+        results: one dictionary per controller, in order, with the keys of a replay result (docs/formats.md) less `trace`.
         static_s: float64[max_draft_len + 1], seconds of every static length, or None for a log of rounds.
         oracle_s: seconds of the clairvoyant shortest path, or None for a log of rounds.
         rounds: RoundLog columns per controller when `keep_rounds` was asked for, else empty.
@@ -80,10 +80,7 @@ def replay(
     """
     if acceptance not in ACCEPTANCES:
         raise ConfigError(f"acceptance {acceptance!r}: allowed are {', '.join(ACCEPTANCES)}")
-    if meta.kind == "arm":
-        raise ConfigError("an arm trace has no draft length to choose; these controllers replay traces of kind length or tree")
-    setting = Setting(block_len=meta.block_len, max_draft_len=meta.max_draft_len, latency=latency)
-    built = [build(c, setting) if isinstance(c, str) else c for c in controllers]
+    built = controllers_for(meta, latency, controllers)
     job = _Job(meta, latency, built, seed, acceptance, compiled)
     kept: list[list[dict[str, NDArray[Any]]]] = [[] for _ in built]
     for chunk in chunks:
@@ -97,6 +94,18 @@ def replay(
     if job.rows == 0:
         raise ConfigError("the trace has no rows to replay")
     return job.finish([_concatenate(parts) for parts in kept] if keep_rounds else [])
+
+
+def controllers_for(meta: TraceMeta, latency: LatencyModel, controllers: Sequence[str | Controller]) -> list[Controller]:
+    """The controllers built for a trace; those already built are passed through.
+
+    Raises:
+        ConfigError: a trace of a kind they cannot replay, or a spelling that cannot be built.
+    """
+    if meta.kind == "arm":
+        raise ConfigError("an arm trace has no draft length to choose; these controllers replay traces of kind length or tree")
+    setting = Setting(block_len=meta.block_len, max_draft_len=meta.max_draft_len, latency=latency)
+    return [build(c, setting) if isinstance(c, str) else c for c in controllers]
 
 
 def _concatenate(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -118,7 +127,6 @@ class _Job:
         self.rows = self.requests = 0
         self.totals = [Totals() for _ in controllers]
         self.states = [c.fresh_state() for c in controllers]
-        self.inexact = [0 for _ in controllers]
         self.static_s = np.zeros(meta.max_draft_len + 1)
         self.oracle_s = 0.0
 
@@ -165,43 +173,17 @@ class _Job:
             path_s, hints["path"] = shortest_paths(rows, self.costs, block_len)
             self.oracle_s += float(path_s.sum())
             self.static_s += static_times(rows, self.costs, block_len, self.meta.max_draft_len)
-        request_of_row = np.repeat(np.arange(rows.starts.size - 1), np.diff(rows.starts))
         columns = []
         for index, controller in enumerate(self.controllers):
-            out = empty_rounds(chunk.rows)
-            count = run_chunk(
-                controller, self.states[index], rows._replace(hint=hints[controller.privilege]), self.costs,
-                block_len=block_len, every_round=self.every_round, seed=self.seed, out=out, compiled=self.compiled,
+            run = run_chunk(
+                controller, self.states[index], rows._replace(hint=hints[controller.privilege]), best, self.costs,
+                block_len=block_len, every_round=self.every_round, limit=self.meta.max_draft_len, seed=self.seed,
+                compiled=self.compiled,
             )  # fmt: skip
-            row = out.row[:count]
-            owner = request_of_row[row]
-            time_s = np.bincount(owner, out.round_s[:count], rows.starts.size - 1)
-            if self.every_round:
-                plain_s = np.bincount(owner, self._plain_of_rounds(rows, out, count), rows.starts.size - 1)
-            self.totals[index].add_rounds(out, count, best, self._clamped(chunk, out, count), time_s, plain_s)
-            if self.meta.pass_rule == "per-length":
-                drafted = out.drafted_len[:count]
-                self.inexact[index] += int(((drafted > 0) & (drafted < chunk.lengths[row])).sum())
+            self.totals[index].add_run(run, run.plain_s if self.every_round else plain_s)
             if log:
-                columns.append(_round_log(chunk, out, count))
+                columns.append(_round_log(chunk, run.rounds))
         return columns
-
-    def _clamped(self, chunk: TraceChunk, out: Rounds, count: int) -> int:
-        """Rounds that asked for more than was logged.
-
-        In an every-position trace a short row is the end of the text or all the drafter had to offer, so only rows as
-        long as the recording's own limit count.
-        """
-        clamped = out.clamped[:count]
-        if not self.every_round:
-            clamped = clamped & (chunk.lengths[out.row[:count]] == self.meta.max_draft_len)
-        return int(clamped.sum())
-
-    def _plain_of_rounds(self, rows: Rows, out: Rounds, count: int) -> NDArray[np.float64]:
-        """Seconds of plain decoding for the tokens each round emitted (a log of rounds has no row per position)."""
-        emitted = out.emitted_len[:count].astype(np.float64)
-        context = rows.ctx_len[out.row[:count]] * emitted + emitted * (emitted - 1) / 2
-        return emitted * self.costs.verify_s[1] + self.costs.ctx_s * context
 
     def _add_expected(self, chunk: TraceChunk, rows: Rows) -> None:
         block_len = self.meta.block_len
@@ -231,8 +213,10 @@ class _Job:
         best_fixed = None if self.every_round else float(self.static_s.min())
         oracle = None if self.every_round else self.oracle_s
         results = []
-        for controller, totals, interval, inexact in zip(self.controllers, self.totals, intervals, self.inexact, strict=True):
+        for controller, totals, interval in zip(self.controllers, self.totals, intervals, strict=True):
             summary = totals.summary(interval, best_fixed, oracle)
+            # A drafter that redraws the block for each length leaves lengths short of the recorded pass approximate.
+            inexact = totals.part_drafts if self.meta.pass_rule == "per-length" else 0
             extra = {"coverage": self.meta.coverage, "inexact_rounds": inexact}
             results.append({"controller": controller.name, "params": controller.config, "requests": self.requests, **summary, **extra})
         return TraceResult(
@@ -241,11 +225,9 @@ class _Job:
         )  # fmt: skip
 
 
-def _round_log(chunk: TraceChunk, out: Rounds, count: int) -> dict[str, NDArray[Any]]:
+def _round_log(chunk: TraceChunk, rounds: Rounds) -> dict[str, NDArray[Any]]:
     """RoundLog columns of one chunk (constant ones, run_id and lane and warmup, are the writer's)."""
-    row = out.row[:count]
-    columns: dict[str, NDArray[Any]] = {"request": chunk.request[row], "pos": chunk.pos[row]}
+    columns: dict[str, NDArray[Any]] = {"request": chunk.request[rounds.row], "pos": chunk.pos[rounds.row]}
     if chunk.ctx_len is not None:
-        columns["ctx_len"] = chunk.ctx_len[row]
-    skipped = ("row", "clamped")
-    return columns | {name: getattr(out, name)[:count] for name in Rounds._fields if name not in skipped}
+        columns["ctx_len"] = chunk.ctx_len[rounds.row]
+    return columns | {name: getattr(rounds, name) for name in Rounds._fields if name != "row"}

@@ -9,23 +9,26 @@ a template that a controller's functions are put into.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
-from specsim.jit import in_package, jit, uncompiled, with_globals
-from specsim.kernel import CONTROLLER_STREAM, Costs, Rows, draft_cost, passes_for, served
+from specsim.jit import jit
+from specsim.kernel import CONTROLLER_STREAM, Costs, Rows, draft_cost, drafted_part, passes_for, served, specialise
 from specsim.oracle import best_round_length, round_cost
 from specsim.rng import uniform_stream
 
 CAPACITY = 1024  # distinct states kept per position
-# Columns of the sums one walk returns.
-ROUNDS, TOKENS, DRAFTED, SUBMITTED, ACCEPTED, PASSES, CLAMPED, DEVIATION = range(8)
+# Columns of the sums one walk returns, and the names of the totals they go to.
+ROUNDS, TOKENS, DRAFTED, SUBMITTED, ACCEPTED, PASSES, CLAMPED, DEVIATION, PART_DRAFTS = range(9)
+EXPECTED_NAMES = (
+    "rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped", "deviation", "part_drafts",
+)  # fmt: skip
 
+# Names that `kernel.specialise` replaces.
+visible = drafted_part
 begin: Callable[..., tuple[int, int]]
 revise: Callable[..., tuple[int, int]]
 update: Callable[..., None]
@@ -132,7 +135,7 @@ def expected_loop(
     params, initial, width, pays_overhead, privileged, rows, accept_prob, plan, best, costs, block_len, every_round,
     limit, seed, span, capacity, sums, time_s,
 ):  # fmt: skip
-    """Walk every request; add expectations to `sums` float64[8] and write expected seconds to `time_s` float64[B].
+    """Walk every request; add expectations to `sums` float64[9] and write expected seconds to `time_s` float64[B].
 
     `plan` and `best` are laid out as in `best_lengths_by_outcome`; `privileged` controllers get plan's entry for the
     round's acceptance as their hint, one acceptance at a time. Unserved wishes count as clamped on rows of `limit` tokens
@@ -169,10 +172,10 @@ def expected_loop(
                     state[0, persistent:] = 0.0
                     arm, want = begin(params, state, 0, pos, ctx, u, hint)
                     drafted, submit = 0, 0
+                    q = rows.q[first : first + available]
                     while want > drafted and drafted < available:
                         drafted = served(want, available, block_len)
-                        q = rows.q[first : first + drafted]
-                        submit, want = revise(params, state, 0, q, drafted, drafted < available)
+                        submit, want = revise(params, state, 0, visible(q, drafted), drafted, drafted < available)
                     after[:] = state[0]
                     round_s = draft_cost(drafted, block_len, costs) + costs.verify_s[submit + 1] + costs.ctx_s * ctx + overhead
                     seconds += weight * round_s
@@ -180,6 +183,7 @@ def expected_loop(
                     sums[DRAFTED] += weight * drafted
                     sums[SUBMITTED] += weight * submit
                     sums[PASSES] += weight * passes_for(drafted, block_len)
+                    sums[PART_DRAFTS] += weight * (0 < drafted < available)
                     sums[CLAMPED] += weight * (want > drafted and (every_round or available == limit))
                     lowest = min(scenario, submit) if privileged else 0
                     highest = min(scenario, submit) if privileged else submit
@@ -205,21 +209,11 @@ def expected_loop(
     return -1
 
 
-@lru_cache(maxsize=64)
-def _specialised(begin_f: Any, revise_f: Any, update_f: Any, compiled: bool) -> Callable[..., int]:
-    functions = {"begin": begin_f, "revise": revise_f, "update": update_f}
-    if not compiled:
-        plain = {name: uncompiled(f) for name, f in functions.items()}
-        return with_globals(uncompiled(expected_loop), "expected_loop", plain)
-    copy = with_globals(expected_loop, "expected_loop_" + "_".join(f.__name__ for f in functions.values()), functions)
-    return jit(copy, disk_cache=all(in_package(f) for f in functions.values()))
-
-
 def expect_chunk(
     controller: Controller, rows: Rows, accept_prob: NDArray[np.float32], plan: NDArray[np.int32],
     best: NDArray[np.int32], costs: Costs, *, block_len: int, every_round: bool, limit: int, seed: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Expected sums (float64[8], columns as named above) and seconds per request of one chunk.
+    """Expected sums (float64[9], columns as named above) and seconds per request of one chunk.
 
     Raises:
         ConfigError: the controller carries state over requests, or its state takes too many values.
@@ -228,10 +222,10 @@ def expect_chunk(
         raise ConfigError(
             f"controller {controller.name!r} learns across requests, so it has no exact expectation; use --acceptance sampled"
         )
-    sums, time_s = np.zeros(8), np.zeros(rows.starts.size - 1)
+    sums, time_s = np.zeros(len(EXPECTED_NAMES)), np.zeros(rows.starts.size - 1)
     longest = int(np.diff(rows.offsets).max())
-    width = controller.initial.size + controller.scratch
-    loop = _specialised(controller.begin, controller.revise, controller.update, controller.compiled)
+    width = controller.fresh_state().shape[1]
+    loop = specialise(expected_loop, controller.begin, controller.revise, controller.update, controller.compiled)
     failed = loop(
         controller.params, np.ascontiguousarray(controller.initial, np.float64), width, controller.pays_overhead,
         controller.privilege != "none", rows, accept_prob, plan, best, costs, block_len, every_round, limit, seed, longest + 2,

@@ -80,7 +80,7 @@ def make_rows(chunk: TraceChunk, accept_len: NDArray[np.int16] | None = None) ->
 
 
 class Rounds(NamedTuple):
-    """RoundLog columns the loop fills, plus `row` (row of the chunk the round started at) and `clamped`."""
+    """RoundLog columns the loop fills, plus `row` (row of the chunk the round started at)."""
 
     row: NDArray[np.int32]
     round: NDArray[np.int32]
@@ -90,14 +90,15 @@ class Rounds(NamedTuple):
     accepted_len: NDArray[np.int16]
     emitted_len: NDArray[np.int16]
     draft_passes: NDArray[np.int16]
-    clamped: NDArray[np.bool_]
     draft_s: NDArray[np.float64]
     verify_s: NDArray[np.float64]
     overhead_s: NDArray[np.float64]
     round_s: NDArray[np.float64]
 
 
-_DTYPES = {"row": np.int32, "round": np.int32, "clamped": np.bool_}
+_DTYPES = {"row": np.int32, "round": np.int32}
+# What the loop sums, in this order; deviation is from the best length, part_drafts are drafts short of the whole row.
+SUM_NAMES = ("tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped", "deviation", "part_drafts")
 
 
 def empty_rounds(rows: int) -> Rounds:
@@ -107,7 +108,29 @@ def empty_rounds(rows: int) -> Rounds:
     )
 
 
-# Names that make_kernel replaces by the controller's own functions.
+class ChunkRun(NamedTuple):
+    """What one controller did on one chunk: rounds, sums in the order of `SUM_NAMES`, seconds per request."""
+
+    rounds: Rounds
+    sums: NDArray[np.int64]
+    time_s: NDArray[np.float64]
+    plain_s: NDArray[np.float64]
+
+
+@jit
+def whole_row(q, drafted):
+    """All confidences of the row: shipped controllers are tested not to look past `drafted`, and slicing costs time."""
+    return q
+
+
+@jit
+def drafted_part(q, drafted):
+    """Only the confidences of drafted tokens: what controllers from elsewhere get to see."""
+    return q[:drafted]
+
+
+# Names that make_kernel replaces by the controller's own functions, and by one of the two views above.
+visible = drafted_part
 begin: Callable[..., tuple[int, int]]
 revise: Callable[..., tuple[int, int]]
 update: Callable[..., None]
@@ -116,12 +139,14 @@ update: Callable[..., None]
 @jit
 def passes_for(tokens, block_len):
     """Whole drafter passes that yield at least `tokens` tokens."""
+    if block_len == 1:  # spares a division per drafted token
+        return tokens
     return (tokens + block_len - 1) // block_len
 
 
 @jit
 def draft_cost(drafted, block_len, costs):
-    """Seconds of drafting `drafted` tokens: passes and tokens, trace-format.md section 3."""
+    """Seconds of drafting `drafted` tokens: passes and tokens."""
     return passes_for(drafted, block_len) * costs.pass_s + drafted * costs.token_s
 
 
@@ -131,35 +156,47 @@ def served(want, available, block_len):
     return min(passes_for(want, block_len) * block_len, available)
 
 
-def round_loop(params, state, initial, per_request, pays_overhead, rows, costs, block_len, every_round, seed, out):
+def round_loop(
+    params, state, initial, scratch, per_request, pays_overhead, rows, best, costs, block_len, every_round, limit, seed, out, sums,
+    time_s, plain_s,
+):  # fmt: skip
     """Replay every request of a chunk.
 
     Args:
-        params, state, initial, per_request, pays_overhead: the controller; state is float64[1, k + scratch], initial
-            float64[k + scratch].
+        params, state, initial, scratch, per_request, pays_overhead: the controller; state is float64[1, k + scratch +
+            work], initial float64[k].
         rows: `Rows`.
+        best: int32[R], best length of each row (`specsim.oracle.best_round_lengths`).
         costs: `Costs`.
         block_len: tokens per drafter pass.
         every_round: consume one row per round (a log of executed rounds) instead of stepping over positions.
+        limit: longest draft of the recording; in an every-position trace a shorter row is the end of the text or of what
+            the drafter had to offer, so only rows this long can clamp a round.
         seed: key of the controllers' own randomness.
         out: `Rounds` with room for one round per row.
+        sums: int64[len(SUM_NAMES)], added to.
+        time_s: float64[B], seconds per request, added to.
+        plain_s: float64[B], seconds of plain decoding for the tokens emitted, added to when `every_round` (a log of
+            rounds has no row per position to take them from).
 
     Returns:
         Number of rounds written, or -1 - (rows done) when a controller returned lengths out of range.
     """
     persistent = initial.size
-    width = state.shape[1]
+    zeroed = persistent + scratch
     done = 0
     overhead = costs.overhead_s if pays_overhead else 0.0
     for b in range(rows.starts.size - 1):
         row = rows.starts[b]
         end = rows.starts[b + 1]
         number = 0
+        seconds = 0.0
+        plain = 0.0
         if per_request:
             for k in range(persistent):
                 state[0, k] = initial[k]
         while row < end:
-            for k in range(persistent, width):
+            for k in range(persistent, zeroed):
                 state[0, k] = 0.0
             pos = rows.pos[row]
             ctx = rows.ctx_len[row]
@@ -169,14 +206,18 @@ def round_loop(params, state, initial, per_request, pays_overhead, rows, costs, 
             arm, want = begin(params, state, 0, pos, ctx, u, rows.hint[row])
             drafted = 0
             submit = 0
+            q = rows.q[first : first + available]
             while want > drafted and drafted < available:
                 drafted = served(want, available, block_len)
-                submit, want = revise(params, state, 0, rows.q[first : first + drafted], drafted, drafted < available)
+                submit, want = revise(params, state, 0, visible(q, drafted), drafted, drafted < available)
                 if submit < 0 or submit > drafted:
                     return -1 - row
             if want < 0:
                 return -1 - row
             accepted = min(int(rows.accept_len[row]), submit)
+            emitted = accepted + 1 if every_round else min(accepted + 1, end - row)
+            passes = passes_for(drafted, block_len)
+            clamped = want > drafted and (every_round or available == limit)
             draft_s = draft_cost(drafted, block_len, costs)
             verify_s = costs.verify_s[submit + 1] + costs.ctx_s * ctx
             round_s = draft_s + verify_s + overhead
@@ -187,32 +228,45 @@ def round_loop(params, state, initial, per_request, pays_overhead, rows, costs, 
             out.drafted_len[done] = drafted
             out.submitted_len[done] = submit
             out.accepted_len[done] = accepted
-            out.draft_passes[done] = passes_for(drafted, block_len)
-            out.clamped[done] = want > drafted
+            out.emitted_len[done] = emitted
+            out.draft_passes[done] = passes
             out.draft_s[done] = draft_s
             out.verify_s[done] = verify_s
             out.overhead_s[done] = overhead
             out.round_s[done] = round_s
+            sums[0] += emitted
+            sums[1] += drafted
+            sums[2] += submit
+            sums[3] += accepted
+            sums[4] += passes
+            sums[5] += clamped
+            sums[6] += abs(submit - best[row])
+            sums[7] += 0 < drafted < available
+            seconds += round_s
             if every_round:
-                out.emitted_len[done] = accepted + 1
+                plain += emitted * costs.verify_s[1] + costs.ctx_s * (emitted * ctx + emitted * (emitted - 1) * 0.5)
                 row += 1
             else:
-                out.emitted_len[done] = min(accepted + 1, end - row)
                 row += accepted + 1
             number += 1
             done += 1
+        time_s[b] += seconds
+        plain_s[b] += plain
     return done
 
 
 @lru_cache(maxsize=256)
-def _specialised(begin_f: Any, revise_f: Any, update_f: Any, name: str, compiled: bool) -> Callable[..., int]:
-    if not compiled:
-        plain = uncompiled(round_loop)
-        functions = {"begin": uncompiled(begin_f), "revise": uncompiled(revise_f), "update": uncompiled(update_f)}
-        return with_globals(plain, f"round_loop_{name}", functions)
+def specialise(
+    template: Callable[..., int], begin_f: Any, revise_f: Any, update_f: Any, compiled: bool
+) -> Callable[..., int]:
+    """A round-loop template with a controller's functions put into it, compiled or as plain Python all the way down."""
     functions = {"begin": begin_f, "revise": revise_f, "update": update_f}
-    copy = with_globals(round_loop, "round_loop_" + "_".join(f.__name__ for f in functions.values()), functions)
-    return jit(copy, disk_cache=all(in_package(f) for f in functions.values()))
+    name = "_".join([template.__name__, *(f.__name__ for f in functions.values())])
+    if not compiled:
+        plain = {key: uncompiled(f) for key, f in (functions | {"visible": drafted_part}).items()}
+        return with_globals(uncompiled(template), name, plain)
+    ours = all(in_package(f) for f in functions.values())
+    return jit(with_globals(template, name, functions | {"visible": whole_row if ours else drafted_part}), disk_cache=ours)
 
 
 def make_kernel(controller: Controller, *, compiled: bool | None = None) -> Callable[..., int]:
@@ -229,26 +283,28 @@ def make_kernel(controller: Controller, *, compiled: bool | None = None) -> Call
         compiled = controller.compiled
     elif compiled and not controller.compiled:
         raise ConfigError(f"controller {controller.name!r} is plain Python; decorate its functions with specsim.jit.jit")
-    return _specialised(controller.begin, controller.revise, controller.update, controller.name, compiled)
+    return specialise(round_loop, controller.begin, controller.revise, controller.update, compiled)
 
 
 def run_chunk(
-    controller: Controller, state: NDArray[np.float64], rows: Rows, costs: Costs, *, block_len: int, every_round: bool,
-    seed: int, out: Rounds, compiled: bool | None = None,
-) -> int:  # fmt: skip
+    controller: Controller, state: NDArray[np.float64], rows: Rows, best: NDArray[np.int32], costs: Costs, *,
+    block_len: int, every_round: bool, limit: int, seed: int, compiled: bool | None = None,
+) -> ChunkRun:  # fmt: skip
     """Replay one chunk with one controller; `state` carries over chunks for controllers that keep it.
 
-    Returns:
-        Number of rounds written to the front of `out`.
+    Args as for `round_loop`.
 
     Raises:
         ConfigError: the controller returned a length outside 0..drafted.
     """
     initial = np.ascontiguousarray(controller.initial, dtype=np.float64)
+    requests = rows.starts.size - 1
+    out, sums = empty_rounds(rows.pos.size), np.zeros(len(SUM_NAMES), np.int64)
+    time_s, plain_s = np.zeros(requests), np.zeros(requests)
     kernel = make_kernel(controller, compiled=compiled)
     done = kernel(
-        controller.params, state, initial, controller.per_request, controller.pays_overhead, rows, costs, block_len,
-        every_round, seed, out,
+        controller.params, state, initial, controller.scratch, controller.per_request, controller.pays_overhead, rows,
+        best, costs, block_len, every_round, limit, seed, out, sums, time_s, plain_s,
     )  # fmt: skip
     if done < 0:
         row = -1 - done
@@ -256,4 +312,4 @@ def run_chunk(
             f"controller {controller.name!r} returned a length outside 0..drafted at request {rows.request[row]}, "
             f"position {rows.pos[row]}; revise must return 0 <= submit <= drafted and want >= 0"
         )
-    return int(done)
+    return ChunkRun(Rounds(*(column[:done] for column in out)), sums, time_s, plain_s)

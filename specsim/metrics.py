@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.kernel import Rounds
+from specsim.expected import EXPECTED_NAMES
+from specsim.kernel import SUM_NAMES, ChunkRun
 
 RESAMPLES = 1000
 _BLOCK = 2_000_000  # request draws held at once
@@ -29,48 +30,25 @@ class Totals:
     accepted: float = 0
     draft_passes: float = 0
     clamped: float = 0
-    deviation: float = 0.0
+    deviation: float = 0
+    part_drafts: float = 0
     time_s: list[NDArray[np.float64]] = field(default_factory=list)
     plain_s: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def add_rounds(
-        self, rounds: Rounds, count: int, best: NDArray[np.int32], clamped: int, time_s: NDArray[np.float64],
-        plain_s: NDArray[np.float64],
-    ) -> None:  # fmt: skip
-        """Add the first `count` rounds of a chunk.
-
-        Args:
-            rounds: columns the kernel filled.
-            count: rounds in them.
-            best: int32[R], best length of each row, for the deviation.
-            clamped: rounds that asked for more than was logged.
-            time_s, plain_s: float64[B], seconds per request of this chunk.
-        """
-        submitted = rounds.submitted_len[:count]
-        self.rounds += count
-        self.tokens += int(rounds.emitted_len[:count].sum(dtype=np.int64))
-        self.drafted += int(rounds.drafted_len[:count].sum(dtype=np.int64))
-        self.submitted += int(submitted.sum(dtype=np.int64))
-        self.accepted += int(rounds.accepted_len[:count].sum(dtype=np.int64))
-        self.draft_passes += int(rounds.draft_passes[:count].sum(dtype=np.int64))
-        self.clamped += clamped
-        self.deviation += float(np.abs(submitted - best[rounds.row[:count]]).sum(dtype=np.int64))
-        self.time_s.append(time_s)
+    def add_run(self, run: ChunkRun, plain_s: NDArray[np.float64]) -> None:
+        """Add a chunk; `plain_s` float64[B] are seconds of plain decoding per request."""
+        self.rounds += run.rounds.row.size
+        for name, value in zip(SUM_NAMES, run.sums.tolist(), strict=True):
+            setattr(self, name, getattr(self, name) + value)
+        self.time_s.append(run.time_s)
         self.plain_s.append(plain_s)
 
     def add_expected(
         self, sums: NDArray[np.float64], time_s: NDArray[np.float64], plain_s: NDArray[np.float64]
     ) -> None:
         """Add expectations of a chunk; `sums` as `specsim.expected.expect_chunk` returns them."""
-        rounds, tokens, drafted, submitted, accepted, passes, clamped, deviation = (float(x) for x in sums)
-        self.rounds += rounds
-        self.tokens += tokens
-        self.drafted += drafted
-        self.submitted += submitted
-        self.accepted += accepted
-        self.draft_passes += passes
-        self.clamped += clamped
-        self.deviation += deviation
+        for name, value in zip(EXPECTED_NAMES, sums.tolist(), strict=True):
+            setattr(self, name, getattr(self, name) + value)
         self.time_s.append(time_s)
         self.plain_s.append(plain_s)
 

@@ -70,7 +70,8 @@ class OnlineController:
         Raises:
             ConfigError: the controller wants a negative number of tokens.
         """
-        self._state[:, self.controller.initial.size :] = 0.0
+        persistent = self.controller.initial.size
+        self._state[:, persistent : persistent + self.controller.scratch] = 0.0
         u = float(uniform_stream(self.seed, CONTROLLER_STREAM, self._request, pos, 0))
         arm, want = self._begin(self.controller.params, self._state, 0, pos, ctx_len, u, hint)
         if want < 0:

@@ -2,7 +2,7 @@
 
 All three rest on one fact: latency models never decrease in s and drafting never gets cheaper, so a length beyond
 accept_len emits the same tokens for no less time. Only lengths 0..accept_len are therefore ever compared
-(theory.md 3.1-3.2; a brute-force test over all lengths 0..m backs it).
+(a brute-force test over all lengths 0..m backs it).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The same functions run compiled in the batch kernel, interpreted in the tests, and one round at a time in a live decode
 loop (`specsim.online`). This file knows no particular controller.
 
-The functions (`q` is float32[drafted]; all lengths exclude the anchor/bonus token):
+The functions (`q` holds the confidences of the drafted tokens, and only q[:drafted] may be read; all lengths exclude
+the anchor/bonus token):
 
 * `begin(params, state, lane, pos, ctx_len, u, hint) -> (arm, want)`: draft configuration (-1 when there is none) and
   how many tokens to draft first; 0 is a plain decoding round. `u` is uniform in [0, 1), keyed by (seed, request, pos).
@@ -15,7 +16,7 @@ The functions (`q` is float32[drafted]; all lengths exclude the anchor/bonus tok
 * `update(params, state, lane, arm, drafted, submitted, accepted, round_s) -> None`: feedback after verification.
 
 State is one float64 row per lane: first the columns that persist, then `scratch` columns, which every round finds
-zeroed. One plain matrix keeps copying, comparing, resetting and pickling the state free of controller-specific code.
+zeroed, then `work` columns, which hold anything and must be written before they are read. One plain matrix keeps copying, comparing, resetting and pickling the state free of controller-specific code.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Controller:
         begin, revise, update: see the module docstring; compiled for shipped controllers, plain Python allowed.
         initial: float64[k], the persistent part of a fresh state row.
         scratch: number of further columns, zeroed before each round.
+        work: number of further columns that are not.
         per_request: whether the state is cleared at the start of each request.
         scale_free: whether choices stay the same when all latencies are multiplied by a constant.
         needs_q: whether `revise` reads confidences, so that a trace without them is refused.
@@ -67,6 +69,7 @@ class Controller:
     update: Callable[..., None]
     initial: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     scratch: int = 0
+    work: int = 0
     per_request: bool = True
     scale_free: bool = True
     needs_q: bool = False
@@ -79,8 +82,9 @@ class Controller:
         return all(is_compiled(f) for f in (self.begin, self.revise, self.update))
 
     def fresh_state(self, lanes: int = 1) -> NDArray[np.float64]:
-        """State for `lanes` independent streams: float64[lanes, k + scratch]."""
-        row = np.concatenate([self.initial, np.zeros(self.scratch)])
+        """State for `lanes` independent streams: float64[lanes, k + scratch + work]."""
+        # NaN, so that a rule that reads its work columns before writing them cannot go unnoticed.
+        row = np.concatenate([self.initial, np.zeros(self.scratch), np.full(self.work, np.nan)])
         return np.tile(row, (lanes, 1))
 
 

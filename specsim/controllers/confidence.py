@@ -118,7 +118,7 @@ SPECS = (
         name="threshold",
         params={"tau": _probability(0.4, "confidence below which drafting stops"), "max": max_param()},
         build=_build_threshold,
-        doc="transformers' confidence stop: the token below tau is kept, then drafting stops (13.2)",
+        doc="transformers' confidence stop: the token below tau is kept, then drafting stops",
     ),
     ControllerSpec(
         name="failfast",
@@ -128,7 +128,7 @@ SPECS = (
             "max": max_param(60),
         },
         build=_build_failfast,
-        doc="FailFast, idealised rule: grow by chunks while all confidences of the last chunk reach tau (12.1, 12.2)",
+        doc="FailFast, idealised rule: grow by chunks while all confidences of the last chunk reach tau",
     ),
     ControllerSpec(
         name="specdecpp",
@@ -138,6 +138,6 @@ SPECS = (
             "max": max_param(20),
         },
         build=_build_specdecpp,
-        doc="SpecDec++ with confidences in place of its trained head: stop when 1 - prod q > h (14)",
+        doc="SpecDec++ with confidences in place of its trained head: stop when 1 - prod q > h (arXiv 2405.19715)",
     ),
 )

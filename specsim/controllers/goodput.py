@@ -12,6 +12,9 @@ from specsim.controllers.schedules import no_update
 from specsim.jit import jit
 
 CTX = 0  # scratch column: context length of the round
+SCANNED = 1  # scratch column: best length so far, the end of what was drafted
+TOKENS = 2  # scratch column: expected tokens at that length
+SURVIVAL = 3  # scratch column: product of the confidences up to it
 
 
 class GoodputParams(NamedTuple):
@@ -34,23 +37,30 @@ def begin_goodput(params, state, lane, pos, ctx_len, u, hint):
 
 @jit
 def revise_goodput(params, state, lane, q, drafted, more):
-    """argmax over d of (1 + sum_{j<=d} prod_{k<=j} q_k) / round time, smallest on ties (controllers.md 14).
+    """argmax over d of (1 + sum_{j<=d} prod_{k<=j} q_k) / round time, smallest on ties.
 
-    What is drafted is paid for whatever d is verified. A full scan, since a measured latency table need not give a
-    single peak (theory.md 1.6); the ratios are compared cross-multiplied.
+    What is drafted is paid for whatever d is verified. All lengths are looked at, since a measured latency table need
+    not give a single peak (a stair can hide a second one). More is drafted only when the end was strictly best; it then still beats
+    every shorter length, because the new drafting time is added to all and the end has the most tokens. So each scan
+    starts from the previous end. Ratios are compared cross-multiplied.
     """
     passes = (drafted + params.block_len - 1) // params.block_len
     sunk = passes * params.pass_s + drafted * params.token_s + params.overhead_s + params.ctx_s * state[lane, CTX]
     last = min(drafted, params.max)
-    best, best_tokens, best_time = 0, 1.0, sunk + params.verify_s[0]
-    tokens, survival = 1.0, 1.0
-    for d in range(1, last + 1):
+    best = int(state[lane, SCANNED])
+    tokens = state[lane, TOKENS] if best > 0 else 1.0
+    survival = state[lane, SURVIVAL] if best > 0 else 1.0
+    best_tokens, best_time = tokens, sunk + params.verify_s[best]
+    for d in range(best + 1, last + 1):
         survival *= float(q[d - 1])
         tokens += survival
         time = sunk + params.verify_s[d]
         if tokens * best_time > best_tokens * time:
             best, best_tokens, best_time = d, tokens, time
     if best == last and last < params.max:
+        state[lane, SCANNED] = last
+        state[lane, TOKENS] = tokens
+        state[lane, SURVIVAL] = survival
         return best, drafted + params.block_len
     return best, best
 
@@ -64,7 +74,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
     )  # fmt: skip
     return Controller(
         name="goodput", config=values, params=params, begin=begin_goodput, revise=revise_goodput, update=no_update,
-        scratch=1, needs_q=True,
+        scratch=4, needs_q=True,
     )  # fmt: skip
 
 

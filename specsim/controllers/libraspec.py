@@ -1,4 +1,4 @@
-"""LibraSpec: the speculative length by marginal gains (arXiv 2608.08721, Algorithm 1; read as controllers.md 2.3-2.4)."""
+"""LibraSpec: the speculative length by marginal gains (arXiv 2608.08721, Algorithm 1; readings in docs/controllers.md)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from specsim.jit import jit
 
 LENGTH = 0  # scratch column: the decision d so far; 0 before the first block
 WANTED = 1  # scratch column: the longest draft asked for so far
+ABSORBED = 2  # scratch column: tokens whose confidences are in the sums below
+SUMS = 3  # work columns from here: max suffix sums S_i over the absorbed tokens, then max products q_i..q_absorbed
 
 
 class LibraSpecParams(NamedTuple):
@@ -33,13 +35,26 @@ class LibraSpecParams(NamedTuple):
 
 
 @jit
-def smallest_bound(q, length, alpha):
-    """min over i <= length of floor(alpha * S_i) + i, S_i = q_i (1 + S_{i+1}): Algorithm 1's eps*, sum to `length`."""
-    suffix = 0.0
+def absorb(q, first, length, sums, products):
+    """Extend every suffix sum S_i from the first `first` to the first `length` tokens; S_i stands at sums[i - 1].
+
+    The printed recursion S_i = q_i (1 + S_{i+1}) starts anew for each length and is one long dependency chain; adding
+    the new products q_i..q_length to all sums is the same number, and these additions are independent of each other.
+    """
+    for t in range(first, length):
+        confidence = float(q[t])
+        products[t], sums[t] = 1.0, 0.0
+        for i in range(t + 1):
+            products[i] *= confidence
+            sums[i] += products[i]
+
+
+@jit
+def smallest_bound(sums, length, alpha):
+    """Algorithm 1's eps*: min over i <= length of floor(alpha * S_i) + i; `int` is the floor, as S_i >= 0."""
     bound = 1 << 30
-    for i in range(length, 0, -1):
-        suffix = float(q[i - 1]) * (1.0 + suffix)
-        bound = min(bound, int(math.floor(alpha * suffix)) + i)
+    for i in range(length):
+        bound = min(bound, int(alpha * sums[i]) + i + 1)
     return bound
 
 
@@ -47,7 +62,7 @@ def smallest_bound(q, length, alpha):
 def smallest_fixpoint(q, length, known, alpha):
     """min over i <= length of eps_i = max{d' <= known: d' < alpha R_i(d') + i}, Theorem 3.3 read as it stands.
 
-    R_i(d') sums the products i..j for j up to the candidate d' itself. The set is an interval (theory.md 1.4), so the
+    R_i(d') sums the products i..j for j up to the candidate d' itself. The set is an interval, so the
     scan stops at the first candidate that fails.
     """
     bound = known
@@ -64,13 +79,15 @@ def smallest_fixpoint(q, length, known, alpha):
 
 
 @jit
-def judge(params, q, length, drafted, alpha):
-    """(eps*, whether it says to go on) for the current length."""
+def judge(params, state, lane, q, sums, products, length, drafted, alpha):
+    """(eps*, whether it says to go on) for the current length; sums and products are the lane's work columns."""
     if params.fixpoint:
         bound = smallest_fixpoint(q, length, drafted, alpha)
         # The fixed point cannot look past the drafted tokens: reaching their end means "draft on, then look again".
         return bound, bound > length or bound == length == drafted
-    bound = smallest_bound(q, length, alpha)
+    absorb(q, int(state[lane, ABSORBED]), length, sums, products)
+    state[lane, ABSORBED] = length  # never less than before: a judgement that does not grow the length is the last
+    bound = smallest_bound(sums, length, alpha)
     return bound, bound > length
 
 
@@ -86,21 +103,25 @@ def revise_libraspec(params, state, lane, q, drafted, more):
     first = state[lane, LENGTH] == 0.0
     wanted = params.block if first else int(state[lane, WANTED])
     length = min(params.block if first else int(state[lane, LENGTH]), cap)
+    sums = state[lane, SUMS : SUMS + params.max]
+    products = state[lane, SUMS + params.max : SUMS + 2 * params.max]
     while length < cap:
-        bound, grows = judge(params, q, length, drafted, params.alpha)
+        bound, grows = judge(params, state, lane, q, sums, products, length, drafted, params.alpha)
         if not grows:
             return bound, bound
         target = min(max(bound, length + 1), cap)
         if target > drafted:
-            if params.charge_draft and not judge(params, q, length, drafted, params.charged_alpha[length])[1]:
-                return length, length
+            if params.charge_draft:
+                _, pays = judge(params, state, lane, q, sums, products, length, drafted, params.charged_alpha[length])
+                if not pays:
+                    return length, length
             wanted = drafted + (target - drafted + params.block - 1) // params.block * params.block
             state[lane, LENGTH] = target
             state[lane, WANTED] = wanted
             return length, wanted
         length = target
     if params.shrink_at_cap:
-        bound, _ = judge(params, q, length, drafted, params.alpha)
+        bound, _ = judge(params, state, lane, q, sums, products, length, drafted, params.alpha)
         if bound <= length:
             return bound, bound
     return length, length if cap == params.max else max(length, min(wanted, params.max))
@@ -126,7 +147,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
     params = LibraSpecParams(**values, charged_alpha=charged_alphas(values, setting))
     return Controller(
         name="libraspec", config=values, params=params, begin=begin_libraspec, revise=revise_libraspec, update=no_update,
-        scratch=2, needs_q=True,
+        scratch=SUMS, work=2 * values["max"], needs_q=True,
     )  # fmt: skip
 
 
@@ -140,7 +161,7 @@ SPECS = (
         name="libraspec",
         params={
             "alpha": Param(kind=float, default=2.0, low=0.0, open_low=True, doc="the constant T / (tau c) of Algorithm 1"),
-            "block": Param(kind=int, low=1, high=32_767, from_setting=default_block, doc="block size n; default the trace's"),
+            "block": Param(kind=int, low=1, high=32_767, from_setting=default_block, doc="block size n; default the trace's block_len, or 10 where that is 1"),
             "max": max_param(60),
             "fixpoint": Param(kind=bool, default=False, doc="sum to the candidate length, as Theorem 3.3 is written"),
             "shrink_at_cap": Param(kind=bool, default=False, doc="one rollback test at the cap too"),

@@ -84,7 +84,7 @@ def revise_schedule(params, state, lane, q, drafted, more):
 
 @jit
 def update_schedule(params, state, lane, arm, drafted, submitted, accepted, round_s):
-    # A round that submitted nothing says nothing about the drafter: controllers.md 2.3b.
+    # A round that submitted nothing says nothing about the drafter (transformers would count 0 == 0 as a success).
     if submitted > 0:
         if accepted == submitted:
             length = state[lane, LENGTH] + params.up
@@ -129,12 +129,12 @@ SPECS = (
             "max": max_param(60),
         },
         build=_build_g4,
-        doc="G4-style schedule: +up when everything submitted was accepted, else -down (controllers.md 13.5)",
+        doc="G4-style schedule: +up when everything submitted was accepted, else -down; LibraSpec's baseline after Gemma's drafter",
     ),
     ControllerSpec(
         name="hf-heuristic",
         params={"start": length_param(20, low=1, doc="num_assistant_tokens at the start"), "max": max_param()},
         build=_build_hf,
-        doc="transformers' heuristic schedule: +2 / -1, floor 1, no cap on the count, requests cut at max (13.1)",
+        doc="transformers' heuristic schedule: +2 / -1, floor 1, no cap on the count, requests cut at max",
     ),
 )  # fmt: skip
