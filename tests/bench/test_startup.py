@@ -1,4 +1,4 @@
-"""A second `python -m specsim.replay` on the shipped traces takes at most three times the import of its dependencies."""
+"""A second `python -m specsim.replay` on the shipped traces takes at most 3x the import of its dependencies."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def test_second_replay_starts_quickly(tmp_path: Path) -> None:
         if ratio <= LIMIT:
             break
     print(
-        f"imports {base:.2f} s, second replay of {len(traces)} traces {taken:.2f} s, ratio {ratio:.2f}; first {cold:.2f} s"
+        f"imports {base:.2f} s, second replay of {len(traces)} traces {taken:.2f} s: {ratio:.2f}x; first {cold:.2f} s"
     )
     assert ratio <= LIMIT
