@@ -16,7 +16,7 @@ LAYER_SKIP, PROMPT_LOOKUP = "layer-skip", "prompt-lookup"
 KEYS = {LAYER_SKIP: ("skip", "keep"), PROMPT_LOOKUP: ("ngram",)}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
-DEFAULT_SKIP = {"smollm2-135m": (10, 11, 12, 13)}
+DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
 
 
 @dataclass(frozen=True, kw_only=True)
