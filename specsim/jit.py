@@ -15,6 +15,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,10 +23,12 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from llvmlite import binding as llvm
+from numba.core import config
 from numba.core.dispatcher import Dispatcher
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).resolve().parent
+_numba_config: Any = config  # its values are set from the environment, which type checkers cannot see
 _KEPT_FOLDERS = 8  # digests of older sources kept, so that switching between branches does not recompile
 
 
@@ -75,13 +78,38 @@ def jit(function: _F, *, disk_cache: bool | None = None) -> _F:
     if disk_cache is None:
         disk_cache = in_package(function)
     folder = _cache_folder() if disk_cache else ""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = folder
+    before = _numba_config.CACHE_DIR
+    _numba_config.CACHE_DIR = folder
     try:
         # error_model="numpy": a division by zero gives inf instead of an exception branch in every inner loop.
-        return numba.njit(function, cache=bool(folder), error_model="numpy")  # pyright: ignore[reportReturnType]
+        compiled: Any = numba.njit(function, cache=bool(folder), error_model="numpy")
     finally:
-        numba.config.CACHE_DIR = before
+        _numba_config.CACHE_DIR = before
+    if folder:
+        _forgive(compiled._cache)
+    return compiled
+
+
+def _forgive(disk: Any) -> None:
+    """Make a dispatcher's cache one whose failure costs a compilation and not the run.
+
+    A crash or a full disk leaves files cut short, on which every later run would otherwise fail.
+    """
+    load, save = disk.load_overload, disk.save_overload
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        try:
+            return load(signature, context)
+        except Exception:  # noqa: BLE001 unpickling a damaged file may raise anything
+            with suppress(OSError):
+                disk.flush()
+            return None
+
+    def save_overload(signature: Any, data: Any) -> None:
+        with suppress(OSError):
+            save(signature, data)
+
+    disk.load_overload, disk.save_overload = load_overload, save_overload
 
 
 def in_package(function: Callable[..., Any]) -> bool:

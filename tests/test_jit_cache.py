@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import specsim
+import specsim.jit as jit_module
 from tests.replay_tools import make_trace
 
 # What the copied package replays, and how often numba found machine code on disk or had to compile.
@@ -92,3 +93,36 @@ def test_cache_that_cannot_be_written_only_costs_time(home: Path, tmp_path: Path
     found = run(home, blocked)
     assert any("round_loop" in name for name in found["compiled"])
     assert list(tmp_path.iterdir()) == [blocked]
+
+
+@pytest.mark.parametrize(("kind", "size"), [("nbi", 0), ("nbi", 30), ("nbc", 0), ("nbc", 30)])
+def test_damaged_cache_is_compiled_again(kind: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files cut short by a crash are replaced, not stumbled over for ever."""
+    monkeypatch.setattr(jit_module, "in_package", lambda function: True)
+    monkeypatch.setattr(jit_module, "_cache_folder", lambda: str(tmp_path))
+
+    def calls() -> tuple[int, int, int]:
+        function = jit_module.jit(double)
+        return function(21), sum(function.stats.cache_hits.values()), sum(function.stats.cache_misses.values())
+
+    assert calls() == (42, 0, 1)
+    assert calls() == (42, 1, 0)
+    for path in tmp_path.rglob(f"*.{kind}"):
+        os.truncate(path, size)
+    assert calls() == (42, 0, 1)
+    assert calls() == (42, 1, 0)
+
+
+def test_cache_that_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit_module, "_cache_folder", lambda: str(tmp_path))
+    function = jit_module.jit(double, disk_cache=True)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(function._cache._cache_file, "save", full)
+    assert function(21) == 42
+
+
+def double(x):
+    return 2 * x
