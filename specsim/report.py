@@ -14,6 +14,8 @@ from specsim.engine import TraceResult
 
 SCHEMA = "specsim.replay/1"
 PIPE_WIDTH = 120  # a pipe has no width of its own
+ONE_LINE_WIDTH = 100  # below it, column names take two lines to leave room for the controllers
+NARROWEST = 80  # below it the terminal may wrap lines: that is better than numbers cut off
 Done = list[tuple[dict[str, Any], TraceResult, list[str]]]
 
 
@@ -42,14 +44,13 @@ def print_tables(done: Done, console: Console) -> None:
     Columns: speedup over plain decoding with its bootstrap interval, tau, mean submitted length, mean distance from the
     best length of each round, and seconds lost to the best static length and to the clairvoyant path.
     """
-    if not console.is_terminal:
-        console.width = max(console.width, PIPE_WIDTH)
+    console.width = max(console.width, NARROWEST if console.is_terminal else PIPE_WIDTH)
     for entry, outcome, notes in done:
         exact = "exact" if entry["exact"] else "not checked against plain decoding"
         title = f"{entry['path']}  ({entry['requests']} requests, {entry['rows']} rows, {exact})"
         # Text, not str: a file name may look like markup. No table title: that would be folded at the table's width.
         console.print(Text(title, style="bold"), soft_wrap=True)
-        console.print(_table(outcome.results))
+        console.print(_table(outcome.results, two_lines=console.width < ONE_LINE_WIDTH))
         for line in (*_verdict(outcome), *notes):
             console.print(Text(line), soft_wrap=True)
         console.print()
@@ -61,11 +62,12 @@ def spelled(row: dict[str, Any]) -> str:
     return row["controller"] + (":" + ",".join(items) if items else "")
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[dict[str, Any]], *, two_lines: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("controller", overflow="fold", min_width=22)
+    table.add_column("controller", overflow="fold", min_width=10 if two_lines else 22)
     for name in ("speedup", "95 %", "tau", "length", "off best", "vs static s", "vs oracle s"):
-        table.add_column(name, justify="right", no_wrap=True)
+        header = name.replace(" ", "\n", 1) if two_lines and name != "95 %" else name
+        table.add_column(header, justify="right", no_wrap=True)
     fastest = max(rows, key=lambda row: row["speedup"])
     for row in rows:
         table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -12,9 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from specsim.controllers import DEFAULT_SET, REGISTRY
-from specsim.latency import load_latency
+from specsim.engine import replay
+from specsim.latency import LatencyModel, load_latency
+from specsim.report import print_tables
 from specsim.trace import TraceChunk, TraceMeta, open_trace, write_trace
 from tests.replay_tools import LATENCY, listing, make_trace, replay_here, replay_process
 from tests.trace_tables import META, columns, write_raw
@@ -345,3 +349,21 @@ def test_works_without_a_terminal_width_or_colours(tmp_path: Path) -> None:
     assert "\x1b" not in run.out
     assert any("failfast:chunk=10,tau=0.45,max=8" in line and line.count(".") >= 6 for line in run.out.splitlines())
     assert run.err == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 99, 100, 200])
+def test_tables_of_any_terminal_show_every_number(width: int, tmp_path: Path) -> None:
+    """A narrow terminal folds controllers, in the worst case lines, and never cuts a number off."""
+    trace = make_trace(tmp_path / "t.parquet")
+    spellings = ["plain", "libraspec:alpha=2.2,block=15,shrink_at_cap=1", "failfast"]
+    with open_trace(trace) as reader:
+        model = LatencyModel.from_dict(LATENCY, where="test")
+        result = replay(reader.meta, reader.chunks(["q"]), model, spellings)
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_tables([({"path": "t", "requests": 4, "rows": 120, "exact": True}, result, [])], console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines()[:-3])) <= max(width, 80)
+    for row in result.results:
+        line = next(line for line in text.splitlines() if line.strip().startswith(row["controller"]))
+        for value in (f"{row['speedup']:.3f}", f"{row['regret_best_fixed_s']:z.2f}", f"{row['regret_oracle_s']:z.2f}"):
+            assert value in line.split()
