@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -33,5 +34,5 @@ def test_each_step_adds_the_layer_that_costs_least(loaded_and_texts):
     assert [len(step.skip) for step in steps] == [1, 2, 3]  # the first and the last layer stay
     alone = {layer: agreement(skip_layers(loaded.model, (layer,)), texts) for layer in (1, 2, 3)}
     assert steps[0].agreement == max(alone.values()) == alone[steps[0].skip[0]]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         assert set(before.skip) < set(after.skip)
