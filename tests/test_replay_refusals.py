@@ -204,8 +204,11 @@ def test_trace_and_options_that_do_not_fit(tmp_path: Path) -> None:
     ctx = LATENCY | {"verify": LATENCY["verify"] | {"ctx_s": 1e-6}}
     no_ctx = make_trace(tmp_path / "no_ctx.parquet", latency=ctx)
     refused(tmp_path, no_ctx, "-c", "plain", fragments=(str(no_ctx), "ctx_s", "ctx_len"))
+
+
+def test_length_controller_on_an_arm_trace(tmp_path: Path) -> None:
     arm = write_raw(tmp_path / "arm.parquet", arm_columns(), ARM_META | {"latency": LATENCY})
-    refused(tmp_path, arm, "-c", "plain", fragments=(str(arm), "arm trace"))
+    refused(tmp_path, arm, "-c", "static:length=2", fragments=(str(arm), "arm"))
 
 
 @pytest.mark.parametrize(
@@ -278,12 +281,12 @@ register(ControllerSpec(name="mine", params={{}}, build=build, doc="a test"))
 BUILD = 'Controller(name="mine", config={}, params=NoParams(), begin=begin, revise=revise, update=update)'
 FAILING = {
     "begin raises": ({"begin": "(-1, 1 // int(pos - pos))"}, ("line 7", "ZeroDivisionError")),
-    "revise submits too much": ({"revise": "(drafted + 1, drafted + 1)"}, ("'mine'", "0..drafted")),
-    "revise submits less than nothing": ({"revise": "(-1, 0)"}, ("'mine'", "0..drafted")),
-    "begin wants less than nothing": ({"begin": "(-1, -2)"}, ("'mine'", "0..drafted")),
+    "revise submits too much": ({"revise": "(drafted + 1, drafted + 1)"}, ("'mine'", "drafted")),
+    "revise submits less than nothing": ({"revise": "(-1, 0)"}, ("'mine'", "drafted")),
+    "begin wants less than nothing": ({"begin": "(-1, -2)"}, ("'mine'", "drafted")),
     "begin returns one number": ({"begin": "3"}, ("TypeError",)),
     "compiled code of no type": ({"decorator": "@jit", "begin": "(-1, params.nothing)"}, ("TypingError", "nothing")),
-    "compiled revise submits too much": ({"decorator": "@jit", "revise": "(9999, 0)"}, ("'mine'", "0..drafted")),
+    "compiled revise submits too much": ({"decorator": "@jit", "revise": "(9999, 0)"}, ("'mine'", "drafted")),
     "build raises": ({"build": "{}['x']"}, ("line 18", "KeyError")),
     "build returns nothing": ({"build": "None"}, ("mine",)),
 }
