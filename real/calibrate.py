@@ -25,9 +25,11 @@ from real.cache import KVCache, forward
 from real.drafters.prompt_lookup import lookup
 from real.models import Loaded
 from specsim.errors import ConfigError
+from specsim.latency.estimators import MIN_LENGTHS
 from specsim.latency.fit import FitReport, fit_latency
 from specsim.latency.measurements import Measurements
 
+PLAIN_TOLERANCE = 0.05
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 25, 32, 48, 64, 96, 128)
 
 
@@ -151,9 +153,11 @@ def _commit(cache: KVCache, keep: int, draft: torch.Tensor, best: Sequence[int])
 def fit(timings: Timings, provenance: dict[str, Any]) -> FitReport:
     """The latency model of these timings: medians, form chosen on held-out error.
 
-    `draft.pass_s` is the median drafter call, `overhead_s` the median commit. When a straight line is impossible
-    because the time does not grow within the noise, a non-decreasing staircase is fitted instead, and the provenance
-    says so.
+    `draft.pass_s` is the median drafter call, `overhead_s` the median commit. Two exceptions, which the provenance
+    names. When a straight line is impossible because the time does not grow within the noise, a non-decreasing
+    staircase is fitted. And when the chosen form misses the measured verify(1) by more than `PLAIN_TOLERANCE`, a
+    table is: plain decoding is verify(1), the numerator of every speedup, and on CPUs a pass over one token runs other
+    kernels than a pass over two, a jump at the very end of the range that held-out errors hardly see.
 
     Raises:
         ConfigError: longer passes were measurably faster: the machine was not quiet.
@@ -171,10 +175,16 @@ def fit(timings: Timings, provenance: dict[str, Any]) -> FitReport:
         "overhead": "median host time of comparing, counting and cropping after a verification",
     }
     try:
-        return fit_latency(measurements, provenance=details, **costs)
+        report = fit_latency(measurements, provenance=details, **costs)
     except ConfigError as error:
         details["fallback"] = f"step form, because: {error}"
         return fit_latency(measurements, form="step", provenance=details, **costs)
+    plain_s = np.median(values[values[:, 0] == 1.0, 1])
+    miss = abs(float(report.model.verify_s(1)) / float(plain_s) - 1.0)
+    if miss > PLAIN_TOLERANCE and len(np.unique(values[:, 0])) >= MIN_LENGTHS["table"]:
+        details["fallback"] = f"table form, because the {report.form} form misses the measured verify(1) by {miss:.0%}"
+        return fit_latency(measurements, form="table", provenance=details, **costs)
+    return report
 
 
 def calibrate(
