@@ -12,7 +12,8 @@ from specsim.rng import uniform
 def draw_accept_lens(seed, request, pos, offsets, accept_prob):
     """int16[R]: leading draft tokens accepted when token i of a row passes iff its uniform lies below accept_prob.
 
-    Seed in 0 .. 2^63-1, offsets int64[R + 1], accept_prob float32[N]. The uniform is keyed by (seed, request, pos, i), so every controller meets the same luck at the same place.
+    Seed in 0 .. 2^63-1, offsets int64[R + 1], accept_prob float32[N]. The uniform is keyed by (seed, request,
+    pos, i), so every controller meets the same luck at the same place.
     """
     lengths = np.zeros(pos.size, np.int16)
     for row in range(pos.size):
@@ -24,4 +25,3 @@ def draw_accept_lens(seed, request, pos, offsets, accept_prob):
             count += 1
         lengths[row] = count
     return lengths
-

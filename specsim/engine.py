@@ -18,10 +18,19 @@ from specsim.acceptance import draw_accept_lens
 from specsim.chunk import TraceChunk
 from specsim.controllers import Controller, Setting, build
 from specsim.errors import ConfigError
-from specsim.kernel import Costs, Rounds, Rows, make_costs, make_rows, run_chunk
+from specsim.kernel import run_chunk
 from specsim.latency import LatencyModel
 from specsim.metrics import Totals, bootstrap_ratios
-from specsim.oracle import best_round_lengths, plain_times, shortest_paths, static_times
+from specsim.oracle import (
+    best_arms,
+    best_round_lengths,
+    fixed_arm_totals,
+    plain_times,
+    shortest_arm_paths,
+    shortest_paths,
+    static_times,
+)
+from specsim.rows import Costs, Rounds, Rows, make_costs, make_rows
 from specsim.schema import TraceMeta
 
 ACCEPTANCES = ("logged", "sampled", "expected")
@@ -34,8 +43,10 @@ class TraceResult:
 
     Attributes:
         rows, requests: of the trace as replayed.
-        results: one dictionary per controller, in order, with the keys of a replay result (docs/formats.md) less `trace`.
-        static_s: float64[max_draft_len + 1], seconds of every static length, or None for a log of rounds.
+        results: one dictionary per controller, in order, with the keys of a replay result (docs/formats.md) less
+            `trace`.
+        static_s: float64[max_draft_len + 1], seconds of every static length (of every arm for arm traces), or None for
+            a log of rounds.
         oracle_s: seconds of the clairvoyant shortest path, or None for a log of rounds.
         rounds: RoundLog columns per controller when `keep_rounds` was asked for, else empty.
     """
@@ -59,13 +70,14 @@ def replay(
     keep_rounds: bool = False,
     on_rounds: RoundSink | None = None,
     on_progress: Callable[[int], None] | None = None,
+    measured_draft: bool = True,
     compiled: bool | None = None,
 ) -> TraceResult:
     """Replay one trace with several controllers.
 
     Args:
         meta: the trace's metadata.
-        chunks: whole requests, validated (`specsim.trace.TraceReader.chunks`).
+        chunks: whole requests, validated (`specsim.trace.TraceReader.chunks`); `best-arm` goes over them twice.
         latency: latency model.
         controllers: command-line spellings or built controllers, in the order of the results.
         seed: key of sampled acceptance, of controllers' randomness and of the bootstrap; 0 .. 2^63-1.
@@ -73,6 +85,7 @@ def replay(
         keep_rounds: collect the RoundLog columns of every controller in the result.
         on_rounds: called as (controller index, columns) after every chunk; not with "expected".
         on_progress: called with the number of rows done after every chunk.
+        measured_draft: use the seconds an arm trace measured for each draft (`arm_draft_s`) where it has them.
         compiled: False runs everything a controller does as plain Python (for tests).
 
     Raises:
@@ -81,7 +94,13 @@ def replay(
     if acceptance not in ACCEPTANCES:
         raise ConfigError(f"acceptance {acceptance!r}: allowed are {', '.join(ACCEPTANCES)}")
     built = controllers_for(meta, latency, controllers)
-    job = _Job(meta, latency, built, seed, acceptance, compiled)
+    job = _Job(meta, latency, built, seed, acceptance, compiled, measured_draft)
+    if any(controller.privilege == "file" for controller in built):
+        if iter(chunks) is chunks:
+            raise ConfigError(
+                "best-arm goes over the trace twice: pass chunks that can be iterated again, not a generator"
+            )
+        job.find_best_arm(chunks)
     kept: list[list[dict[str, NDArray[Any]]]] = [[] for _ in built]
     for chunk in chunks:
         for index, columns in enumerate(job.add(chunk, log=keep_rounds or on_rounds is not None)):
@@ -96,15 +115,22 @@ def replay(
     return job.finish([_concatenate(parts) for parts in kept] if keep_rounds else [])
 
 
-def controllers_for(meta: TraceMeta, latency: LatencyModel, controllers: Sequence[str | Controller]) -> list[Controller]:
+def controllers_for(
+    meta: TraceMeta, latency: LatencyModel, controllers: Sequence[str | Controller]
+) -> list[Controller]:
     """The controllers built for a trace; those already built are passed through.
 
     Raises:
         ConfigError: a trace of a kind they cannot replay, or a spelling that cannot be built.
     """
-    if meta.kind == "arm":
-        raise ConfigError("an arm trace has no draft length to choose; these controllers replay traces of kind length or tree")
-    setting = Setting(block_len=meta.block_len, max_draft_len=meta.max_draft_len, latency=latency)
+    arms = meta.arms or () if meta.kind == "arm" else ()
+    setting = Setting(
+        block_len=meta.block_len,
+        max_draft_len=meta.max_draft_len,
+        latency=latency,
+        arm_draft_s=tuple(float(arm["draft_s"]) for arm in arms),
+        draft_len=meta.draft_len or 0 if arms else 0,
+    )
     return [build(c, setting) if isinstance(c, str) else c for c in controllers]
 
 
@@ -118,17 +144,41 @@ class _Job:
     """Sums of a replay in progress."""
 
     def __init__(
-        self, meta: TraceMeta, latency: LatencyModel, controllers: list[Controller], seed: int, acceptance: str,
+        self,
+        meta: TraceMeta,
+        latency: LatencyModel,
+        controllers: list[Controller],
+        seed: int,
+        acceptance: str,
         compiled: bool | None,
-    ) -> None:  # fmt: skip
-        self.meta, self.controllers, self.seed, self.acceptance, self.compiled = meta, controllers, seed, acceptance, compiled
-        self.costs: Costs = make_costs(latency, meta.max_draft_len)
+        measured_draft: bool,
+    ) -> None:
+        self.meta, self.controllers, self.seed, self.acceptance, self.compiled = (
+            meta,
+            controllers,
+            seed,
+            acceptance,
+            compiled,
+        )
+        self.measured_draft = measured_draft
+        self.arms = meta.n_arms if meta.kind == "arm" else 0
+        self.draft_len = meta.draft_len or 0 if self.arms else 0
+        self.costs: Costs = make_costs(latency, max(meta.max_draft_len, self.draft_len))
         self.every_round = meta.coverage == "every-round"
         self.rows = self.requests = 0
         self.totals = [Totals() for _ in controllers]
         self.states = [c.fresh_state() for c in controllers]
-        self.static_s = np.zeros(meta.max_draft_len + 1)
+        self.static_s = np.zeros(self.arms or meta.max_draft_len + 1)
         self.oracle_s = 0.0
+        self.best_arm = -1
+
+    def find_best_arm(self, chunks: Iterable[TraceChunk]) -> None:
+        """Pass over the whole trace once to know which single arm gives the most tokens per second."""
+        totals = np.zeros((self.arms, 2))
+        for chunk in chunks:
+            self._check_chunk(chunk)
+            totals += fixed_arm_totals(self._rows(chunk), self.costs, self.draft_len, self.every_round)
+        self.best_arm = int(np.argmax(totals[:, 0] / totals[:, 1])) if totals.any() else -1
 
     def add(self, chunk: TraceChunk, *, log: bool) -> list[dict[str, NDArray[Any]]]:
         """Replay one chunk with every controller; RoundLog columns per controller when `log`."""
@@ -148,42 +198,88 @@ class _Job:
             return chunk.offsets[-1] > 0 and (values is None or bool(np.isnan(values).any()))
 
         if self.costs.ctx_s > 0 and chunk.ctx_len is None:
-            raise ConfigError("the latency model has ctx_s > 0 but the trace has no ctx_len; record ctx_len or use a model without ctx_s")
+            raise ConfigError(
+                "the latency model has ctx_s > 0 but the trace has no ctx_len; record ctx_len or use a model without it"
+            )
         hungry = [c.name for c in self.controllers if c.needs_q]
         if hungry and lacks(chunk.q):
             raise ConfigError(
-                f"controllers {', '.join(hungry)} decide on confidences, but column 'q' has null rows; record q, or choose "
-                "among plain, static, g4, hf-heuristic, greedy-oracle, oracle"
+                f"controllers {', '.join(hungry)} decide on confidences, but column 'q' has null rows; record q, or "
+                "choose among plain, static, g4, hf-heuristic, greedy-oracle, oracle"
+            )
+        if self.arms and self.acceptance != "logged":
+            raise ConfigError(
+                f"--acceptance {self.acceptance}: arm traces hold accepted lengths only; use --acceptance logged"
             )
         if self.acceptance != "logged" and lacks(chunk.accept_prob):
-            raise ConfigError(f"--acceptance {self.acceptance} needs 'accept_prob' in every row; record it or use --acceptance logged")
+            raise ConfigError(
+                f"--acceptance {self.acceptance} needs 'accept_prob' in every row; record it or use --acceptance logged"
+            )
 
     def _rows(self, chunk: TraceChunk) -> Rows:
+        if self.arms:
+            return make_rows(chunk, arm_draft_s=self._arm_draft_s(chunk))
         if self.acceptance != "sampled":
             return make_rows(chunk)
         probabilities = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
         return make_rows(chunk, draw_accept_lens(self.seed, chunk.request, chunk.pos, chunk.offsets, probabilities))
 
+    def _arm_draft_s(self, chunk: TraceChunk) -> NDArray[np.float64]:
+        """float64[R, K]: measured seconds of each draft, else the arm's stated seconds per token times its length."""
+        stated = np.array([float(arm["draft_s"]) * self.draft_len for arm in self.meta.arms or ()])
+        if chunk.arm_draft_s is None or not self.measured_draft:
+            return np.tile(stated, (chunk.rows, 1))
+        measured = chunk.arm_draft_s.astype(np.float64)
+        return np.where(np.isnan(measured), stated, measured)
+
     def _add_rounds(self, chunk: TraceChunk, rows: Rows, *, log: bool) -> list[dict[str, NDArray[Any]]]:
+        best, hints = self._arm_hints(rows) if self.arms else self._length_hints(rows)
+        plain_s = plain_times(rows, self.costs)
+        columns = []
+        for index, controller in enumerate(self.controllers):
+            run = run_chunk(
+                controller,
+                self.states[index],
+                rows._replace(hint=hints[controller.privilege]),
+                best,
+                self.costs,
+                block_len=self.meta.block_len,
+                every_round=self.every_round,
+                limit=self.meta.max_draft_len,
+                seed=self.seed,
+                draft_len=self.draft_len,
+                compiled=self.compiled,
+            )
+            self.totals[index].add_run(run, run.plain_s if self.every_round else plain_s, self.arms)
+            if log:
+                columns.append(_round_log(chunk, run.rounds))
+        return columns
+
+    def _length_hints(self, rows: Rows) -> tuple[NDArray[np.int32], dict[str, NDArray[np.int32]]]:
+        """Best length of each row, and the hint of each privilege; adds to the oracle and to all static lengths."""
         block_len = self.meta.block_len
         best = best_round_lengths(rows, self.costs, block_len)
         hints = {"none": rows.hint, "round": best, "path": best}
-        plain_s = plain_times(rows, self.costs)
         if not self.every_round:
             path_s, hints["path"] = shortest_paths(rows, self.costs, block_len)
             self.oracle_s += float(path_s.sum())
             self.static_s += static_times(rows, self.costs, block_len, self.meta.max_draft_len)
-        columns = []
-        for index, controller in enumerate(self.controllers):
-            run = run_chunk(
-                controller, self.states[index], rows._replace(hint=hints[controller.privilege]), best, self.costs,
-                block_len=block_len, every_round=self.every_round, limit=self.meta.max_draft_len, seed=self.seed,
-                compiled=self.compiled,
-            )  # fmt: skip
-            self.totals[index].add_run(run, run.plain_s if self.every_round else plain_s)
-            if log:
-                columns.append(_round_log(chunk, run.rounds))
-        return columns
+        return best, hints
+
+    def _arm_hints(self, rows: Rows) -> tuple[NDArray[np.int32], dict[str, NDArray[np.int32]]]:
+        """The same for arms; deviations from a best length mean nothing here."""
+        best = best_arms(rows, self.costs, self.draft_len)
+        hints = {
+            "none": rows.hint,
+            "round": best,
+            "path": best,
+            "file": np.full(rows.pos.size, self.best_arm, np.int32),
+        }
+        if not self.every_round:
+            path_s, hints["path"] = shortest_arm_paths(rows, self.costs, self.draft_len)
+            self.oracle_s += float(path_s.sum())
+            self.static_s += fixed_arm_totals(rows, self.costs, self.draft_len, self.every_round)[:, 1]
+        return rows.hint, hints
 
     def _add_expected(self, chunk: TraceChunk, rows: Rows) -> None:
         block_len = self.meta.block_len
@@ -193,23 +289,36 @@ class _Job:
         if not self.every_round:
             path_s, plans["path"] = exp.expected_paths(rows, accept_prob, self.costs, block_len)
             self.oracle_s += float(path_s.sum())
-            self.static_s += exp.expected_static_times(rows, accept_prob, self.costs, block_len, self.meta.max_draft_len)
+            self.static_s += exp.expected_static_times(
+                rows, accept_prob, self.costs, block_len, self.meta.max_draft_len
+            )
         plain_s = plain_times(rows, self.costs)
         for totals, controller in zip(self.totals, self.controllers, strict=True):
             sums, time_s = exp.expect_chunk(
-                controller, rows, accept_prob, plans[controller.privilege], best, self.costs, block_len=block_len,
-                every_round=self.every_round, limit=self.meta.max_draft_len, seed=self.seed,
-            )  # fmt: skip
+                controller,
+                rows,
+                accept_prob,
+                plans[controller.privilege],
+                best,
+                self.costs,
+                block_len=block_len,
+                every_round=self.every_round,
+                limit=self.meta.max_draft_len,
+            )
             totals.add_expected(sums, time_s, plain_s)
 
     def finish(self, rounds: list[dict[str, NDArray[Any]]]) -> TraceResult:
         """Results of everything added."""
         # Plain time is the same for all controllers on positions; on a log of rounds each has its own tokens.
-        intervals = [
-            bootstrap_ratios(np.concatenate(t.plain_s), [np.concatenate(t.time_s)], self.seed)[0] for t in self.totals
-        ] if self.every_round else bootstrap_ratios(
-            np.concatenate(self.totals[0].plain_s), [np.concatenate(t.time_s) for t in self.totals], self.seed
-        ) if self.totals else []  # fmt: skip
+        intervals = (
+            [bootstrap_ratios(np.concatenate(t.plain_s), [np.concatenate(t.time_s)], self.seed)[0] for t in self.totals]
+            if self.every_round
+            else bootstrap_ratios(
+                np.concatenate(self.totals[0].plain_s), [np.concatenate(t.time_s) for t in self.totals], self.seed
+            )
+            if self.totals
+            else []
+        )
         best_fixed = None if self.every_round else float(self.static_s.min())
         oracle = None if self.every_round else self.oracle_s
         results = []
@@ -217,12 +326,30 @@ class _Job:
             summary = totals.summary(interval, best_fixed, oracle)
             # A drafter that redraws the block for each length leaves lengths short of the recorded pass approximate.
             inexact = totals.part_drafts if self.meta.pass_rule == "per-length" else 0
-            extra = {"coverage": self.meta.coverage, "inexact_rounds": inexact}
-            results.append({"controller": controller.name, "params": controller.config, "requests": self.requests, **summary, **extra})
+            extra = {
+                "coverage": self.meta.coverage,
+                "inexact_rounds": inexact,
+                "privileged": controller.privilege != "none",
+            }
+            if self.arms:
+                extra |= {"oracle_mad": None, "arm_pulls": totals.arm_pulls.tolist()}
+            results.append(
+                {
+                    "controller": controller.name,
+                    "params": controller.config,
+                    "requests": self.requests,
+                    **summary,
+                    **extra,
+                }
+            )
         return TraceResult(
-            rows=self.rows, requests=self.requests, results=results, oracle_s=oracle, rounds=rounds,
+            rows=self.rows,
+            requests=self.requests,
+            results=results,
+            oracle_s=oracle,
+            rounds=rounds,
             static_s=None if self.every_round else self.static_s,
-        )  # fmt: skip
+        )
 
 
 def _round_log(chunk: TraceChunk, rounds: Rounds) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ a template that a controller's functions are put into.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,30 @@ from numpy.typing import NDArray
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
 from specsim.jit import jit
-from specsim.kernel import CONTROLLER_STREAM, Costs, Rows, draft_cost, drafted_part, passes_for, served, specialise
+from specsim.kernel import draft_cost, drafted_part, passes_for, served, specialise
 from specsim.oracle import best_round_length, round_cost
-from specsim.rng import uniform_stream
+from specsim.rows import Costs, Rows
 
 CAPACITY = 1024  # distinct states kept per position
 # Columns of the sums one walk returns, and the names of the totals they go to.
 ROUNDS, TOKENS, DRAFTED, SUBMITTED, ACCEPTED, PASSES, CLAMPED, DEVIATION, PART_DRAFTS = range(9)
 EXPECTED_NAMES = (
-    "rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped", "deviation", "part_drafts",
-)  # fmt: skip
+    "rounds",
+    "tokens",
+    "drafted",
+    "submitted",
+    "accepted",
+    "draft_passes",
+    "clamped",
+    "deviation",
+    "part_drafts",
+)
 
 # Names that `kernel.specialise` replaces.
 visible = drafted_part
-begin: Callable[..., tuple[int, int]]
-revise: Callable[..., tuple[int, int]]
-update: Callable[..., None]
+begin: Any = None
+revise: Any = None
+update: Any = None
 
 
 @jit
@@ -45,7 +53,7 @@ def outcome_probability(accept_prob, first, submitted, accepted):
 
 @jit
 def best_lengths_by_outcome(rows, costs, block_len):
-    """int32[N + R]: best length of each row for each free acceptance A = 0..m; row r's block starts at offsets[r] + r."""
+    """int32[N + R]: best length of each row for each free acceptance A = 0..m; row r's entries from offsets[r] + r."""
     best = np.zeros(rows.offsets[-1] + rows.pos.size, np.int32)
     for row in range(rows.pos.size):
         first = rows.offsets[row]
@@ -131,15 +139,30 @@ def merge_state(states, weights, counts, slot, row_state, weight):
     return True
 
 
-def expected_loop(
-    params, initial, width, pays_overhead, privileged, rows, accept_prob, plan, best, costs, block_len, every_round,
-    limit, seed, span, capacity, sums, time_s,
-):  # fmt: skip
+def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
+    params,
+    initial,
+    width,
+    pays_overhead,
+    privileged,
+    rows,
+    accept_prob,
+    plan,
+    best,
+    costs,
+    block_len,
+    every_round,
+    limit,
+    span,
+    capacity,
+    sums,
+    time_s,
+):
     """Walk every request; add expectations to `sums` float64[9] and write expected seconds to `time_s` float64[B].
 
     `plan` and `best` are laid out as in `best_lengths_by_outcome`; `privileged` controllers get plan's entry for the
-    round's acceptance as their hint, one acceptance at a time. Unserved wishes count as clamped on rows of `limit` tokens
-    (any row of a log of rounds). Returns -1, or the row at which too many states met.
+    round's acceptance as their hint, one acceptance at a time. Unserved wishes count as clamped on rows of `limit`
+    tokens (any row of a log of rounds). Returns -1, or the row at which too many states met.
     """
     persistent = initial.size
     state = np.zeros((1, width))
@@ -157,7 +180,6 @@ def expected_loop(
             slot = row % span
             pos, ctx, first = rows.pos[row], rows.ctx_len[row], rows.offsets[row]
             available = int(rows.offsets[row + 1] - first)
-            u = uniform_stream(seed, CONTROLLER_STREAM, rows.request[row], pos, 0)
             for e in range(counts[slot]):
                 # A privileged controller decides per acceptance A; any other decides once, "scenario" 0.
                 for scenario in range(available + 1 if privileged else 1):
@@ -170,14 +192,19 @@ def expected_loop(
                             continue
                     state[0, :persistent] = states[slot, e]
                     state[0, persistent:] = 0.0
-                    arm, want = begin(params, state, 0, pos, ctx, u, hint)
+                    arm, want = begin(params, state, 0, pos, ctx, 0.0, hint)
                     drafted, submit = 0, 0
                     q = rows.q[first : first + available]
                     while want > drafted and drafted < available:
                         drafted = served(want, available, block_len)
                         submit, want = revise(params, state, 0, visible(q, drafted), drafted, drafted < available)
                     after[:] = state[0]
-                    round_s = draft_cost(drafted, block_len, costs) + costs.verify_s[submit + 1] + costs.ctx_s * ctx + overhead
+                    round_s = (
+                        draft_cost(drafted, block_len, costs)
+                        + costs.verify_s[submit + 1]
+                        + costs.ctx_s * ctx
+                        + overhead
+                    )
                     seconds += weight * round_s
                     sums[ROUNDS] += weight
                     sums[DRAFTED] += weight * drafted
@@ -197,7 +224,9 @@ def expected_loop(
                         if row + step < end:
                             state[0] = after
                             update(params, state, 0, arm, drafted, submit, a, round_s)
-                            if not merge_state(states, weights, counts, (row + step) % span, state[0, :persistent], share):
+                            if not merge_state(
+                                states, weights, counts, (row + step) % span, state[0, :persistent], share
+                            ):
                                 return row
                     for a in range(available + 1):
                         chance = 1.0 if privileged and a == scenario else 0.0
@@ -210,27 +239,50 @@ def expected_loop(
 
 
 def expect_chunk(
-    controller: Controller, rows: Rows, accept_prob: NDArray[np.float32], plan: NDArray[np.int32],
-    best: NDArray[np.int32], costs: Costs, *, block_len: int, every_round: bool, limit: int, seed: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    controller: Controller,
+    rows: Rows,
+    accept_prob: NDArray[np.float32],
+    plan: NDArray[np.int32],
+    best: NDArray[np.int32],
+    costs: Costs,
+    *,
+    block_len: int,
+    every_round: bool,
+    limit: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Expected sums (float64[9], columns as named above) and seconds per request of one chunk.
 
     Raises:
         ConfigError: the controller carries state over requests, or its state takes too many values.
     """
-    if not controller.per_request:
+    if not controller.per_request or controller.random:
         raise ConfigError(
-            f"controller {controller.name!r} learns across requests, so it has no exact expectation; use --acceptance sampled"
+            f"controller {controller.name!r} learns across requests or draws its choices, so it has no exact "
+            "expectation; use --acceptance sampled"
         )
     sums, time_s = np.zeros(len(EXPECTED_NAMES)), np.zeros(rows.starts.size - 1)
     longest = int(np.diff(rows.offsets).max())
     width = controller.fresh_state().shape[1]
     loop = specialise(expected_loop, controller.begin, controller.revise, controller.update, controller.compiled)
     failed = loop(
-        controller.params, np.ascontiguousarray(controller.initial, np.float64), width, controller.pays_overhead,
-        controller.privilege != "none", rows, accept_prob, plan, best, costs, block_len, every_round, limit, seed, longest + 2,
-        CAPACITY, sums, time_s,
-    )  # fmt: skip
+        controller.params,
+        np.ascontiguousarray(controller.initial, np.float64),
+        width,
+        controller.pays_overhead,
+        controller.privilege != "none",
+        rows,
+        accept_prob,
+        plan,
+        best,
+        costs,
+        block_len,
+        every_round,
+        limit,
+        longest + 2,
+        CAPACITY,
+        sums,
+        time_s,
+    )
     if failed >= 0:
         raise ConfigError(
             f"controller {controller.name!r} reaches more than {CAPACITY} states at request {rows.request[failed]}, "

@@ -2,7 +2,7 @@
 
 `round_loop` is a template: `make_kernel` gives it a controller's functions as its globals and compiles it. The same
 template, left uncompiled, is the reference the tests compare with, and the path of plain-Python controllers. The loop
-assumes a validated trace (`specsim.validate`); it range-checks what a controller returns, because plug-ins are not ours.
+assumes a validated trace (`specsim.validate`); it range-checks what a controller returns, as plug-ins are not ours.
 """
 
 from __future__ import annotations
@@ -14,98 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.chunk import TraceChunk
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
 from specsim.jit import in_package, jit, uncompiled, with_globals
-from specsim.latency import LatencyModel
 from specsim.rng import uniform_stream
+from specsim.rows import SUM_NAMES, Costs, Rounds, Rows, empty_rounds
 
 CONTROLLER_STREAM = 1  # stream of random numbers for controllers; stream 0 draws acceptance (acceptance.py)
-
-
-class Costs(NamedTuple):
-    """Round costs in seconds. `verify_s[s]`: forward pass over s positions at zero context; float64[max_m + 2]."""
-
-    verify_s: NDArray[np.float64]
-    ctx_s: float
-    pass_s: float
-    token_s: float
-    overhead_s: float
-
-
-def make_costs(model: LatencyModel, max_draft_len: int) -> Costs:
-    """Tabulate a latency model for drafts of up to `max_draft_len` tokens."""
-    return Costs(
-        verify_s=model.verify_table(max_draft_len + 1), ctx_s=float(model.ctx_s), pass_s=float(model.draft_pass_s),
-        token_s=float(model.draft_token_s), overhead_s=float(model.overhead_s),
-    )  # fmt: skip
-
-
-class Rows(NamedTuple):
-    """The columns of a chunk that the loop reads; R rows, N draft positions, B requests.
-
-    `starts` int64[B + 1] are the rows at which requests begin; `offsets` int64[R + 1] delimit each row's draft
-    positions in `q` float32[N] (empty when no controller needs it); `hint` int32[R], -1 where there is none.
-    """
-
-    starts: NDArray[np.int64]
-    request: NDArray[np.int32]
-    pos: NDArray[np.int32]
-    ctx_len: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    q: NDArray[np.float32]
-    accept_len: NDArray[np.int16]
-    hint: NDArray[np.int32]
-
-
-def make_rows(chunk: TraceChunk, accept_len: NDArray[np.int16] | None = None) -> Rows:
-    """The columns of a chunk, absent ones replaced by placeholders that no controller reads.
-
-    Args:
-        chunk: whole requests.
-        accept_len: int16[R] in place of the logged lengths.
-    """
-    firsts = np.flatnonzero(np.diff(chunk.request)) + 1
-    return Rows(
-        starts=np.concatenate([[0], firsts, [chunk.rows]]).astype(np.int64),
-        request=chunk.request,
-        pos=chunk.pos,
-        ctx_len=np.zeros(chunk.rows, np.int32) if chunk.ctx_len is None else chunk.ctx_len,
-        offsets=chunk.offsets,
-        q=np.zeros(0, np.float32) if chunk.q is None else chunk.q,
-        accept_len=chunk.accept_len if accept_len is None else accept_len,
-        hint=np.full(chunk.rows, -1, np.int32),
-    )
-
-
-class Rounds(NamedTuple):
-    """RoundLog columns the loop fills, plus `row` (row of the chunk the round started at)."""
-
-    row: NDArray[np.int32]
-    round: NDArray[np.int32]
-    arm: NDArray[np.int16]
-    drafted_len: NDArray[np.int16]
-    submitted_len: NDArray[np.int16]
-    accepted_len: NDArray[np.int16]
-    emitted_len: NDArray[np.int16]
-    draft_passes: NDArray[np.int16]
-    draft_s: NDArray[np.float64]
-    verify_s: NDArray[np.float64]
-    overhead_s: NDArray[np.float64]
-    round_s: NDArray[np.float64]
-
-
-_DTYPES = {"row": np.int32, "round": np.int32}
-# What the loop sums, in this order; deviation is from the best length, part_drafts are drafts short of the whole row.
-SUM_NAMES = ("tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped", "deviation", "part_drafts")
-
-
-def empty_rounds(rows: int) -> Rounds:
-    """Uninitialised columns for at most `rows` rounds (a round starts at a row, and no row starts two)."""
-    return Rounds(
-        *(np.empty(rows, _DTYPES.get(name, np.float64 if name.endswith("_s") else np.int16)) for name in Rounds._fields)
-    )
 
 
 class ChunkRun(NamedTuple):
@@ -131,9 +46,9 @@ def drafted_part(q, drafted):
 
 # Names that make_kernel replaces by the controller's own functions, and by one of the two views above.
 visible = drafted_part
-begin: Callable[..., tuple[int, int]]
-revise: Callable[..., tuple[int, int]]
-update: Callable[..., None]
+begin: Any = None
+revise: Any = None
+update: Any = None
 
 
 @jit
@@ -156,22 +71,41 @@ def served(want, available, block_len):
     return min(passes_for(want, block_len) * block_len, available)
 
 
-def round_loop(
-    params, state, initial, scratch, per_request, pays_overhead, rows, best, costs, block_len, every_round, limit, seed, out, sums,
-    time_s, plain_s,
-):  # fmt: skip
+def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
+    params,
+    state,
+    initial,
+    scratch,
+    per_request,
+    pays_overhead,
+    full_information,
+    random,
+    rows,
+    best,
+    costs,
+    block_len,
+    draft_len,
+    every_round,
+    limit,
+    seed,
+    out,
+    sums,
+    time_s,
+    plain_s,
+):
     """Replay every request of a chunk.
 
     Args:
-        params, state, initial, scratch, per_request, pays_overhead: the controller; state is float64[1, k + scratch +
-            work], initial float64[k].
+        params, state, initial, scratch, per_request, pays_overhead, full_information, random: the controller; state is
+            float64[1, k + scratch + work], initial float64[k].
         rows: `Rows`.
         best: int32[R], best length of each row (`specsim.oracle.best_round_lengths`).
         costs: `Costs`.
         block_len: tokens per drafter pass.
+        draft_len: tokens an arm drafts when it is not asked for fewer.
         every_round: consume one row per round (a log of executed rounds) instead of stepping over positions.
-        limit: longest draft of the recording; in an every-position trace a shorter row is the end of the text or of what
-            the drafter had to offer, so only rows this long can clamp a round.
+        limit: longest draft of the recording; in an every-position trace a shorter row is the end of the text or of
+            what the drafter had to offer, so only rows this long can clamp a round.
         seed: key of the controllers' own randomness.
         out: `Rounds` with room for one round per row.
         sums: int64[len(SUM_NAMES)], added to.
@@ -186,6 +120,7 @@ def round_loop(
     zeroed = persistent + scratch
     done = 0
     overhead = costs.overhead_s if pays_overhead else 0.0
+    arms = rows.arm_accept.shape[1]
     for b in range(rows.starts.size - 1):
         row = rows.starts[b]
         end = rows.starts[b + 1]
@@ -202,10 +137,18 @@ def round_loop(
             ctx = rows.ctx_len[row]
             first = rows.offsets[row]
             available = int(rows.offsets[row + 1] - first)
-            u = uniform_stream(seed, CONTROLLER_STREAM, rows.request[row], pos, 0)
+            u = uniform_stream(seed, CONTROLLER_STREAM, rows.request[row], pos, 0) if random else 0.0
             arm, want = begin(params, state, 0, pos, ctx, u, rows.hint[row])
             drafted = 0
             submit = 0
+            free = int(rows.accept_len[row])
+            if arms > 0:
+                # A configuration drafts on its own clock; there are no confidences to look at.
+                available = 0
+                if want < 0 or want > draft_len or (want > 0 and (arm < 0 or arm >= arms)):
+                    return -1 - row
+                drafted = submit = want
+                free = int(rows.arm_accept[row, arm]) if want > 0 else 0
             q = rows.q[first : first + available]
             while want > drafted and drafted < available:
                 drafted = served(want, available, block_len)
@@ -214,14 +157,22 @@ def round_loop(
                     return -1 - row
             if want < 0:
                 return -1 - row
-            accepted = min(int(rows.accept_len[row]), submit)
+            accepted = min(free, submit)
             emitted = accepted + 1 if every_round else min(accepted + 1, end - row)
             passes = passes_for(drafted, block_len)
             clamped = want > drafted and (every_round or available == limit)
-            draft_s = draft_cost(drafted, block_len, costs)
+            if arms > 0:
+                draft_s = rows.arm_draft_s[row, arm] * drafted / draft_len if drafted > 0 else 0.0
+            else:
+                draft_s = draft_cost(drafted, block_len, costs)
             verify_s = costs.verify_s[submit + 1] + costs.ctx_s * ctx
             round_s = draft_s + verify_s + overhead
-            update(params, state, 0, arm, drafted, submit, accepted, round_s)
+            if full_information:
+                for k in range(arms):
+                    seconds_k = rows.arm_draft_s[row, k] + costs.verify_s[draft_len + 1] + costs.ctx_s * ctx + overhead
+                    update(params, state, 0, k, draft_len, draft_len, int(rows.arm_accept[row, k]), seconds_k)
+            else:
+                update(params, state, 0, arm, drafted, submit, accepted, round_s)
             out.row[done] = row
             out.round[done] = number
             out.arm[done] = arm
@@ -266,7 +217,9 @@ def specialise(
         plain = {key: uncompiled(f) for key, f in (functions | {"visible": drafted_part}).items()}
         return with_globals(uncompiled(template), name, plain)
     ours = all(in_package(f) for f in functions.values())
-    return jit(with_globals(template, name, functions | {"visible": whole_row if ours else drafted_part}), disk_cache=ours)
+    return jit(
+        with_globals(template, name, functions | {"visible": whole_row if ours else drafted_part}), disk_cache=ours
+    )
 
 
 def make_kernel(controller: Controller, *, compiled: bool | None = None) -> Callable[..., int]:
@@ -282,20 +235,32 @@ def make_kernel(controller: Controller, *, compiled: bool | None = None) -> Call
     if compiled is None:
         compiled = controller.compiled
     elif compiled and not controller.compiled:
-        raise ConfigError(f"controller {controller.name!r} is plain Python; decorate its functions with specsim.jit.jit")
+        raise ConfigError(
+            f"controller {controller.name!r} is plain Python; decorate its functions with specsim.jit.jit"
+        )
     return specialise(round_loop, controller.begin, controller.revise, controller.update, compiled)
 
 
 def run_chunk(
-    controller: Controller, state: NDArray[np.float64], rows: Rows, best: NDArray[np.int32], costs: Costs, *,
-    block_len: int, every_round: bool, limit: int, seed: int, compiled: bool | None = None,
-) -> ChunkRun:  # fmt: skip
+    controller: Controller,
+    state: NDArray[np.float64],
+    rows: Rows,
+    best: NDArray[np.int32],
+    costs: Costs,
+    *,
+    block_len: int,
+    every_round: bool,
+    limit: int,
+    seed: int,
+    draft_len: int = 0,
+    compiled: bool | None = None,
+) -> ChunkRun:
     """Replay one chunk with one controller; `state` carries over chunks for controllers that keep it.
 
     Args as for `round_loop`.
 
     Raises:
-        ConfigError: the controller returned a length outside 0..drafted.
+        ConfigError: the controller returned a length or an arm out of range.
     """
     initial = np.ascontiguousarray(controller.initial, dtype=np.float64)
     requests = rows.starts.size - 1
@@ -303,13 +268,33 @@ def run_chunk(
     time_s, plain_s = np.zeros(requests), np.zeros(requests)
     kernel = make_kernel(controller, compiled=compiled)
     done = kernel(
-        controller.params, state, initial, controller.scratch, controller.per_request, controller.pays_overhead, rows,
-        best, costs, block_len, every_round, limit, seed, out, sums, time_s, plain_s,
-    )  # fmt: skip
+        controller.params,
+        state,
+        initial,
+        controller.scratch,
+        controller.per_request,
+        controller.pays_overhead,
+        controller.full_information,
+        controller.random,
+        rows,
+        best,
+        costs,
+        block_len,
+        draft_len,
+        every_round,
+        limit,
+        seed,
+        out,
+        sums,
+        time_s,
+        plain_s,
+    )
     if done < 0:
         row = -1 - done
         raise ConfigError(
-            f"controller {controller.name!r} returned a length outside 0..drafted at request {rows.request[row]}, "
-            f"position {rows.pos[row]}; revise must return 0 <= submit <= drafted and want >= 0"
+            f"controller {controller.name!r} returned a length or arm out of range at request {rows.request[row]}, "
+            f"position {rows.pos[row]}; allowed: want >= 0, from revise 0 <= submit <= drafted, on arm traces an arm "
+            "of the file and at most its draft length"
         )
-    return ChunkRun(Rounds(*(column[:done] for column in out)), sums, time_s, plain_s)
+    columns: list[Any] = [column[:done] for column in out]
+    return ChunkRun(Rounds(*columns), sums, time_s, plain_s)

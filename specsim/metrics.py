@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specsim.expected import EXPECTED_NAMES
-from specsim.kernel import SUM_NAMES, ChunkRun
+from specsim.kernel import ChunkRun
+from specsim.rows import SUM_NAMES
 
 RESAMPLES = 1000
 _BLOCK = 2_000_000  # request draws held at once
@@ -32,11 +33,15 @@ class Totals:
     clamped: float = 0
     deviation: float = 0
     part_drafts: float = 0
+    arm_pulls: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     time_s: list[NDArray[np.float64]] = field(default_factory=list)
     plain_s: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def add_run(self, run: ChunkRun, plain_s: NDArray[np.float64]) -> None:
-        """Add a chunk; `plain_s` float64[B] are seconds of plain decoding per request."""
+    def add_run(self, run: ChunkRun, plain_s: NDArray[np.float64], arms: int) -> None:
+        """Add a chunk; `plain_s` float64[B] are seconds of plain decoding per request, `arms` is K or 0."""
+        if arms:
+            played = run.rounds.arm[run.rounds.submitted_len > 0]
+            self.arm_pulls = self.arm_pulls + np.bincount(played, minlength=arms)
         self.rounds += run.rounds.row.size
         for name, value in zip(SUM_NAMES, run.sums.tolist(), strict=True):
             setattr(self, name, getattr(self, name) + value)

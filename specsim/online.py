@@ -6,6 +6,8 @@ back, and pickles. It holds no rule of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,7 +74,11 @@ class OnlineController:
         """
         persistent = self.controller.initial.size
         self._state[:, persistent : persistent + self.controller.scratch] = 0.0
-        u = float(uniform_stream(self.seed, CONTROLLER_STREAM, self._request, pos, 0))
+        u = (
+            float(uniform_stream(self.seed, CONTROLLER_STREAM, self._request, pos, 0))
+            if self.controller.random
+            else 0.0
+        )
         arm, want = self._begin(self.controller.params, self._state, 0, pos, ctx_len, u, hint)
         if want < 0:
             raise self._refusal("begin", f"want={want}", ">= 0")
@@ -103,6 +109,17 @@ class OnlineController:
         """Feedback after verification: accepted draft tokens and the round's wall time in seconds."""
         arm, drafted, submitted = self._round
         self._update(self.controller.params, self._state, 0, arm, drafted, submitted, accepted, round_s)
+
+    def update_all(self, accepted: Sequence[int], round_s: Sequence[float], draft_len: int) -> None:
+        """Feedback on every arm, for controllers with full information.
+
+        Args:
+            accepted: tokens each arm's draft would have had accepted in this round, length K.
+            round_s: seconds the round would have taken with each arm, length K.
+            draft_len: tokens each arm drafts.
+        """
+        for arm, (tokens, seconds) in enumerate(zip(accepted, round_s, strict=True)):
+            self._update(self.controller.params, self._state, 0, arm, draft_len, draft_len, tokens, seconds)
 
     def _refusal(self, call: str, found: str, allowed: str) -> ConfigError:
         return ConfigError(f"controller {self.controller.name!r}: {call} returned {found}; allowed: {allowed}")

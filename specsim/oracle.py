@@ -103,3 +103,61 @@ def plain_times(rows, costs):
             seconds += costs.verify_s[1] + costs.ctx_s * rows.ctx_len[row]
         times[b] = seconds
     return times
+
+
+@jit
+def arm_round_cost(rows, row, arm, costs, draft_len):
+    """Seconds of a round in which an arm drafts its whole length at a row."""
+    return (
+        rows.arm_draft_s[row, arm] + costs.verify_s[draft_len + 1] + costs.ctx_s * rows.ctx_len[row] + costs.overhead_s
+    )
+
+
+@jit
+def best_arms(rows, costs, draft_len):
+    """int32[R]: arm with the most tokens per second in a round started at each row, the first on ties."""
+    best = np.zeros(rows.pos.size, np.int32)
+    for row in range(rows.pos.size):
+        best_tokens, best_cost = 0.0, 1.0
+        for arm in range(rows.arm_accept.shape[1]):
+            tokens, cost = rows.arm_accept[row, arm] + 1.0, arm_round_cost(rows, row, arm, costs, draft_len)
+            if tokens * best_cost > best_tokens * cost:
+                best[row], best_tokens, best_cost = arm, tokens, cost
+    return best
+
+
+@jit
+def shortest_arm_paths(rows, costs, draft_len):
+    """Clairvoyant dynamic programme over arms: (float64[B] seconds per request, int32[R] arm taken at each row)."""
+    requests = rows.starts.size - 1
+    plan = np.zeros(rows.pos.size, np.int32)
+    total = np.zeros(requests)
+    to_go = np.zeros(rows.pos.size + 1)
+    for b in range(requests):
+        end = rows.starts[b + 1]
+        for row in range(end - 1, rows.starts[b] - 1, -1):
+            best = np.inf
+            for arm in range(rows.arm_accept.shape[1]):
+                after = row + rows.arm_accept[row, arm] + 1
+                cost = arm_round_cost(rows, row, arm, costs, draft_len) + (to_go[after] if after < end else 0.0)
+                if cost < best:
+                    best = cost
+                    plan[row] = arm
+            to_go[row] = best
+        total[b] = to_go[rows.starts[b]]
+    return total, plan
+
+
+@jit
+def fixed_arm_totals(rows, costs, draft_len, every_round):
+    """float64[K, 2]: tokens emitted and seconds of the chunk when one arm is played throughout."""
+    totals = np.zeros((rows.arm_accept.shape[1], 2))
+    for arm in range(totals.shape[0]):
+        for b in range(rows.starts.size - 1):
+            row, end = rows.starts[b], rows.starts[b + 1]
+            while row < end:
+                step = rows.arm_accept[row, arm] + 1
+                totals[arm, 0] += step if every_round else min(step, end - row)
+                totals[arm, 1] += arm_round_cost(rows, row, arm, costs, draft_len)
+                row += 1 if every_round else step
+    return totals

@@ -16,11 +16,13 @@ PACKAGES = ("numpy", "numba", "pyarrow", "scipy")
 
 
 def git_revision() -> str | None:
-    """Commit of the source tree this package runs from, with "+changes" when it is modified; None outside a repository."""
+    """Commit of the source tree in use, with "+changes" when it is modified; None outside a repository."""
     try:
         root = Path(specsim.__file__).resolve().parent.parent
         run = [
-            subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            subprocess.run(
+                ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
             for args in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         ]
     except (OSError, subprocess.SubprocessError):

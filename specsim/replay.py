@@ -27,7 +27,7 @@ from specsim.latency import LatencyModel, load_latency
 from specsim.outdir import OutDir
 from specsim.quarantine import quarantine_requests
 from specsim.report import document, print_tables, to_json
-from specsim.trace import TraceReader, expand_paths, open_trace
+from specsim.trace import TraceChunk, TraceReader, expand_paths, open_trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Config:
     """Everything that decides a replay's results, as resolved from the command line."""
 
     traces: tuple[str, ...]
-    controllers: tuple[str, ...]
+    controllers: tuple[str, ...] | None  # None: the default set of each trace's kind
     latency: str | None
     acceptance: str
     seed: int
@@ -63,11 +63,12 @@ class Config:
 def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
     for path in options["plugin"]:
         load_plugin(path)
-    spellings = options["controllers"] or registry.DEFAULT_SET
-    for text in spellings:
+    for text in options["controllers"]:
         registry.parse_spec(text)
     paths = expand_paths(options["traces"])
-    config = Config(**{**options, "controllers": spellings, "traces": tuple(str(path) for path in paths)})
+    config = Config(
+        **{**options, "controllers": options["controllers"] or None, "traces": tuple(str(path) for path in paths)}
+    )
     given = None if config.latency is None else load_latency(config.latency)
     folder = None if out is None else OutDir(Path(out), force=force)
     if folder is not None and config.quarantine is not None and _inside(config.quarantine, folder.path):
@@ -98,6 +99,7 @@ class _Job:
 
     path: Path
     latency: LatencyModel
+    spellings: Sequence[str]
     controllers: list[Controller]
 
 
@@ -156,9 +158,11 @@ def _progress() -> Progress:
 def _prepare(path: Path, config: Config, given: LatencyModel | None) -> _Job:
     with open_trace(path) as reader:
         latency = given or _embedded(reader)
+        default = registry.DEFAULT_ARM_SET if reader.meta.kind == "arm" else registry.DEFAULT_SET
+        spellings = config.controllers or default
         with _naming(path, config.plugin):
-            built = controllers_for(reader.meta, latency, config.controllers)
-    return _Job(path=path, latency=latency, controllers=built)
+            built = controllers_for(reader.meta, latency, spellings)
+    return _Job(path=path, latency=latency, spellings=spellings, controllers=built)
 
 
 def _replay_one(
@@ -175,25 +179,48 @@ def _replay_one(
             notes.append(f"{len(skip)} requests quarantined: {report.side_file}")
     with open_trace(path) as reader, _naming(path, config.plugin):
         task = progress.add_task(path.name, total=reader.rows)
-        log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, config.controllers)
+        log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, job.spellings)
         result = replay(
-            reader.meta, reader.chunks(_columns(config), max_requests=config.max_requests, skip_requests=skip),
-            job.latency, job.controllers, seed=config.seed, acceptance=config.acceptance, on_rounds=log,
+            reader.meta,
+            _Chunks(reader, config, skip),
+            job.latency,
+            job.controllers,
+            seed=config.seed,
+            acceptance=config.acceptance,
+            measured_draft=config.latency is None,
+            on_rounds=log,
             on_progress=lambda rows: progress.update(task, completed=rows),
-        )  # fmt: skip
+        )
         meta = reader.meta
     if meta.coverage == "every-round":
         notes.append("log of executed rounds (coverage every-round): replayed row by row, see docs/formats.md")
     entry = {
-        "path": str(path), "rows": result.rows, "requests": result.requests, "exact": meta.exact,
-        "latency": job.latency.to_dict(), "coverage": meta.coverage, "quarantined_requests": len(skip),
-        "target": meta.target, "drafter": meta.drafter,
-    }  # fmt: skip
+        "path": str(path),
+        "rows": result.rows,
+        "requests": result.requests,
+        "exact": meta.exact,
+        "latency": job.latency.to_dict(),
+        "coverage": meta.coverage,
+        "quarantined_requests": len(skip),
+        "target": meta.target,
+        "drafter": meta.drafter,
+    }
     return entry, result, notes
 
 
-def _columns(config: Config) -> list[str]:
-    return ["ctx_len", "q"] + (["accept_prob"] if config.acceptance != "logged" else [])
+@dataclass(frozen=True)
+class _Chunks:
+    """The rows to replay; can be gone over more than once."""
+
+    reader: TraceReader
+    config: Config
+    skip: frozenset[int]
+
+    def __iter__(self) -> Iterator[TraceChunk]:
+        columns = ["ctx_len", "q", "arm_accept_len", "arm_draft_s"]
+        if self.config.acceptance != "logged":
+            columns.append("accept_prob")
+        return self.reader.chunks(columns, max_requests=self.config.max_requests, skip_requests=self.skip)
 
 
 def _embedded(reader: TraceReader) -> LatencyModel:

@@ -28,9 +28,12 @@ def document(seed: int, acceptance: str, done: Done) -> dict[str, Any]:
     """
     results = [{"trace": entry["path"], **row} for entry, result, _ in done for row in result.results]
     return {
-        "schema": SCHEMA, "seed": seed, "acceptance": acceptance, "traces": [entry for entry, _, _ in done],
+        "schema": SCHEMA,
+        "seed": seed,
+        "acceptance": acceptance,
+        "traces": [entry for entry, _, _ in done],
         "results": results,
-    }  # fmt: skip
+    }
 
 
 def to_json(result: dict[str, Any]) -> str:
@@ -71,29 +74,41 @@ def _table(rows: list[dict[str, Any]], *, two_lines: bool) -> Table:
     fastest = max(rows, key=lambda row: row["speedup"])
     for row in rows:
         table.add_row(
-            spelled(row), _number(row["speedup"], 3), _interval(row["speedup_ci95"]), _number(row["tau"], 2),
-            _number(row["mean_submitted"], 2), _number(row["oracle_mad"], 2), _number(row["regret_best_fixed_s"], 2),
-            _number(row["regret_oracle_s"], 2), style="bold" if row is fastest else None,
-        )  # fmt: skip
+            spelled(row),
+            _number(row["speedup"], 3),
+            _interval(row["speedup_ci95"]),
+            _number(row["tau"], 2),
+            _number(row["mean_submitted"], 2),
+            _number(row["oracle_mad"], 2),
+            _number(row["regret_best_fixed_s"], 2),
+            _number(row["regret_oracle_s"], 2),
+            style="bold" if row is fastest else None,
+        )
     return table
 
 
 def _verdict(outcome: TraceResult) -> list[str]:
     rows = outcome.results
-    deployable = [row for row in rows if row["controller"] not in ("oracle", "greedy-oracle")] or rows
-    best = max(deployable, key=lambda row: row["speedup"])
-    lines = [f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding"]
+    lines = []
+    deployable = [row for row in rows if not row["privileged"]]
+    best = max(deployable, key=lambda row: row["speedup"], default=None)
+    if best is not None:
+        lines.append(f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding")
     if outcome.static_s is not None and outcome.oracle_s is not None:
-        plain_s = best["plain_time_s"]
-        length = int(outcome.static_s.argmin())
-        lines.append(
-            f"best static length in hindsight: {length} ({plain_s / outcome.static_s[length]:.3f}x); "
-            f"clairvoyant path: {plain_s / outcome.oracle_s:.3f}x, "
-            f"so {100 * (1 - outcome.oracle_s / best['time_s']):.1f} % of its time is left to gain"
-        )
-    clamped = sum(row["clamped_rounds"] for row in rows)
-    if clamped:
-        lines.append(f"warning: {clamped:g} rounds asked for more draft tokens than were recorded (clamped_rounds)")
+        plain_s, choice = rows[0]["plain_time_s"], int(outcome.static_s.argmin())
+        what = "single arm" if "arm_pulls" in rows[0] else "static length"
+        line = f"best {what} in hindsight: {choice} ({plain_s / outcome.static_s[choice]:.3f}x); "
+        line += f"clairvoyant path: {plain_s / outcome.oracle_s:.3f}x"
+        if best is not None:
+            left = 100 * (1 - outcome.oracle_s / best["time_s"])
+            line += f", so {left:.1f} % of the time of the fastest is left to gain"
+        lines.append(line)
+    for row in rows:
+        if row["clamped_rounds"]:
+            share = 100 * row["clamped_rounds"] / row["rounds"]
+            lines.append(
+                f"warning: {spelled(row)} asked for more draft tokens than were recorded in {share:.1f} % of its rounds"
+            )
     if any(row["inexact_rounds"] for row in rows):
         lines.append(
             "warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate "

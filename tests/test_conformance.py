@@ -1,43 +1,76 @@
-"""What every registered controller must satisfy; a new one is tested by being registered and spelled in worlds.SPELLINGS."""
+"""What every registered controller must satisfy; a new one is tested by being registered and spelled in `worlds`."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.worlds import ALL, SPELLINGS, World, make_world, worlds
 
-from specsim.controllers import DEFAULT_SET, REGISTRY, Controller, Setting, build
-from specsim.engine import replay
-from specsim.kernel import make_costs, make_rows
+from specsim.chunk import concat_chunks
+from specsim.controllers import DEFAULT_SET, REGISTRY, Controller
+from specsim.engine import controllers_for, replay
 from specsim.online import OnlineController
-from specsim.oracle import best_round_lengths, shortest_paths
+from specsim.oracle import best_arms, best_round_lengths, fixed_arm_totals, shortest_arm_paths, shortest_paths
+from specsim.rows import make_costs, make_rows
+from tests.worlds import EVERYWHERE, SPELLINGS, World, make_arm_world, make_world, worlds
 
 COUNTS = ("rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped_rounds")
 
 
+WORLDS = {"length": worlds(), "arm": worlds(kind="arm")}
+everywhere = pytest.mark.parametrize(("spelling", "kind"), EVERYWHERE)
+
+
 def built(world: World, spelling: str) -> Controller:
-    setting = Setting(block_len=world.meta.block_len, max_draft_len=world.meta.max_draft_len, latency=world.latency)
-    return build(spelling, setting)
+    return controllers_for(world.meta, world.latency, [spelling])[0]
+
+
+def arm_seconds(world: World, row: int, arm: int) -> float:
+    """Seconds of an arm's whole draft at a row: measured where the row has it, else stated."""
+    stated = float(world.meta.arms[arm]["draft_s"]) * world.meta.draft_len
+    measured = world.chunk.arm_draft_s
+    return stated if measured is None or np.isnan(measured[row, arm]) else float(measured[row, arm])
 
 
 def hints(world: World, controller: Controller) -> np.ndarray:
     """What a privileged controller is told at each row."""
+    if controller.privilege == "none":
+        return np.full(world.chunk.rows, -1)
+    path = controller.privilege == "path" and world.meta.coverage == "every-position"
     costs = make_costs(world.latency, world.meta.max_draft_len)
-    rows = make_rows(world.chunk)
-    if controller.privilege == "path" and world.meta.coverage == "every-position":
-        return shortest_paths(rows, costs, world.meta.block_len)[1]
-    return best_round_lengths(rows, costs, world.meta.block_len)
+    if world.meta.kind == "length":
+        rows = make_rows(world.chunk)
+        return (
+            shortest_paths(rows, costs, world.meta.block_len)[1]
+            if path
+            else best_round_lengths(rows, costs, world.meta.block_len)
+        )
+    arms = range(world.meta.n_arms)
+    rows = make_rows(
+        world.chunk, arm_draft_s=np.array([[arm_seconds(world, i, k) for k in arms] for i in range(world.chunk.rows)])
+    )
+    if controller.privilege == "file":
+        totals = fixed_arm_totals(rows, costs, world.meta.draft_len, world.meta.coverage == "every-round")
+        return np.full(world.chunk.rows, np.argmax(totals[:, 0] / totals[:, 1]))
+    return (
+        shortest_arm_paths(rows, costs, world.meta.draft_len)[1]
+        if path
+        else best_arms(rows, costs, world.meta.draft_len)
+    )
 
 
 def replay_online(world: World, controller: Controller, *, compiled: bool, seed: int) -> list[tuple]:
-    """A live loop over the trace, written from the format's prose and sharing nothing with the kernel but the adapter."""
+    """A live loop over the trace, written from the format's prose; it shares only the adapter with the kernel."""
     online = OnlineController(controller, seed=seed, compiled=compiled)
     chunk, model, n = world.chunk, world.latency, world.meta.block_len
     known = hints(world, controller)
+    overhead = 0.0 if controller.name == "plain" else model.overhead_s
     log = []
     i = 0
     while i < chunk.rows:
@@ -47,28 +80,52 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
         number = 0
         while i < end:
             pos, ctx = int(chunk.pos[i]), int(chunk.ctx_len[i])
-            row = chunk.q[chunk.offsets[i] : chunk.offsets[i + 1]]
-            _, want = online.begin(pos, ctx, int(known[i]) if controller.privilege != "none" else -1)
+            arm, want = online.begin(pos, ctx, int(known[i]))
             drafted = submit = passes = 0
-            while want > drafted and drafted < len(row):
-                while drafted < min(want, len(row)):
-                    passes += 1
-                    drafted = min(passes * n, len(row))
-                submit, want = online.revise(row[:drafted], drafted < len(row))
-            accepted = min(int(chunk.accept_len[i]), submit)
-            draft_s = passes * model.draft_pass_s + drafted * model.draft_token_s
-            overhead = 0.0 if controller.name == "plain" else model.overhead_s
+            if world.meta.kind == "arm":
+                free, draft_s = 0, 0.0
+                if want > 0:
+                    drafted, passes = want, math.ceil(want / n)
+                    submit, _ = online.revise(np.zeros(want, np.float32), False)
+                    free, draft_s = (
+                        int(chunk.arm_accept_len[i, arm]),
+                        arm_seconds(world, i, arm) * want / world.meta.draft_len,
+                    )
+            else:
+                row = chunk.q[chunk.offsets[i] : chunk.offsets[i + 1]]
+                while want > drafted and drafted < len(row):
+                    while drafted < min(want, len(row)):
+                        passes += 1
+                        drafted = min(passes * n, len(row))
+                    submit, want = online.revise(row[:drafted], drafted < len(row))
+                free, draft_s = int(chunk.accept_len[i]), passes * model.draft_pass_s + drafted * model.draft_token_s
+            accepted = min(free, submit)
             round_s = draft_s + float(model.verify_s(submit + 1, ctx)) + overhead
-            online.update(accepted, round_s)
+            if controller.full_information:
+                verify_s = float(model.verify_s(world.meta.draft_len + 1, ctx))
+                seconds = [arm_seconds(world, i, k) + verify_s + overhead for k in range(world.meta.n_arms)]
+                online.update_all(chunk.arm_accept_len[i].tolist(), seconds, world.meta.draft_len)
+            else:
+                online.update(accepted, round_s)
             emitted = accepted + 1 if world.meta.coverage == "every-round" else min(accepted + 1, end - i)
-            log.append((request, number, pos, drafted, submit, accepted, emitted, passes, round_s))
+            log.append((request, number, pos, arm, drafted, submit, accepted, emitted, passes, round_s))
             i = min(i + (1 if world.meta.coverage == "every-round" else accepted + 1), end)
             number += 1
     return log
 
 
 def columns_of(result_rounds: dict) -> list[tuple]:
-    names = ("request", "round", "pos", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes")
+    names = (
+        "request",
+        "round",
+        "pos",
+        "arm",
+        "drafted_len",
+        "submitted_len",
+        "accepted_len",
+        "emitted_len",
+        "draft_passes",
+    )
     return list(zip(*(result_rounds[n].tolist() for n in names), strict=True))
 
 
@@ -78,9 +135,10 @@ def test_every_registered_controller_is_spelled() -> None:
     assert len(DEFAULT_SET) == 8
 
 
-@pytest.mark.parametrize("spelling", ALL)
-@given(world=worlds(), seed=st.integers(0, 5))
-def test_compiled_interpreted_and_online_agree(spelling: str, world: World, seed: int) -> None:
+@everywhere
+@given(data=st.data(), seed=st.integers(0, 5))
+def test_compiled_interpreted_and_online_agree(spelling: str, kind: str, data: st.DataObject, seed: int) -> None:
+    world = data.draw(WORLDS[kind])
     controller = built(world, spelling)
     fast = replay(world.meta, [world.chunk], world.latency, [controller], seed=seed, keep_rounds=True)
     slow = replay(world.meta, [world.chunk], world.latency, [controller], seed=seed, keep_rounds=True, compiled=False)
@@ -93,13 +151,16 @@ def test_compiled_interpreted_and_online_agree(spelling: str, world: World, seed
         np.testing.assert_allclose(fast.rounds[0]["round_s"], [row[-1] for row in live], rtol=1e-9)
 
 
-@pytest.mark.parametrize("spelling", ALL)
-@given(world=worlds(), parts=st.integers(2, 3))
-def test_chunks_of_whole_requests_give_what_the_whole_gives(spelling: str, world: World, parts: int) -> None:
+@everywhere
+@given(data=st.data(), parts=st.integers(2, 3))
+def test_chunks_of_whole_requests_give_what_the_whole_gives(
+    spelling: str, kind: str, data: st.DataObject, parts: int
+) -> None:
+    world = data.draw(WORLDS[kind])
     whole = replay(world.meta, [world.chunk], world.latency, [spelling], keep_rounds=True)
     cuts = [0, *(np.flatnonzero(np.diff(world.chunk.request)) + 1).tolist(), world.chunk.rows][:parts]
     cuts = sorted({*cuts, world.chunk.rows})
-    pieces = [world.chunk.slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [world.chunk.slice(a, b) for a, b in itertools.pairwise(cuts)]
     split = replay(world.meta, pieces, world.latency, [spelling], keep_rounds=True)
     for name, column in whole.rounds[0].items():
         assert np.array_equal(column, split.rounds[0][name]), name
@@ -107,9 +168,10 @@ def test_chunks_of_whole_requests_give_what_the_whole_gives(spelling: str, world
     assert whole.results[0]["time_s"] == pytest.approx(split.results[0]["time_s"], rel=1e-12)
 
 
-@pytest.mark.parametrize("spelling", ALL)
-@given(world=worlds())
-def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, world: World) -> None:
+@everywhere
+@given(data=st.data())
+def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, kind: str, data: st.DataObject) -> None:
+    world = data.draw(WORLDS[kind])
     result = replay(world.meta, [world.chunk], world.latency, [spelling], keep_rounds=True)
     log, row = result.rounds[0], result.results[0]
     assert (log["submitted_len"] >= 0).all()
@@ -123,42 +185,53 @@ def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, world: World) ->
         assert log["submitted_len"].max() <= maximum
 
 
-@pytest.mark.parametrize("spelling", ALL)
+@everywhere
 @given(seed=st.integers(0, 2**32))
-def test_doubling_latencies_doubles_times_of_scale_free_controllers(spelling: str, seed: int) -> None:
-    world = make_world(seed)
+def test_doubling_latencies_doubles_times_of_scale_free_controllers(spelling: str, kind: str, seed: int) -> None:
+    world = make_world(seed) if kind == "length" else make_arm_world(seed)
     document = world.latency.to_dict()
     verify = document["verify"]
     doubled = {k: [2 * x for x in v] if k == "times_s" else 2 * v if k.endswith("_s") else v for k, v in verify.items()}
     twice = type(world.latency).from_dict(
-        {**document, "verify": doubled, "draft": {k: 2 * v for k, v in document["draft"].items()}, "overhead_s": 2 * document["overhead_s"]},
+        {
+            **document,
+            "verify": doubled,
+            "draft": {k: 2 * v for k, v in document["draft"].items()},
+            "overhead_s": 2 * document["overhead_s"],
+        },
         where="doubled",
-    )  # fmt: skip
+    )
+    meta, chunk = world.meta, world.chunk
+    if kind == "arm":
+        meta = dataclasses.replace(meta, arms=tuple({**arm, "draft_s": 2 * arm["draft_s"]} for arm in meta.arms))
+        measured = chunk.arm_draft_s
+        chunk = dataclasses.replace(chunk, arm_draft_s=None if measured is None else 2 * measured)
     if built(world, spelling).scale_free:
-        once, double = (replay(world.meta, [world.chunk], m, [spelling], keep_rounds=True) for m in (world.latency, twice))
+        once = replay(world.meta, [world.chunk], world.latency, [spelling], keep_rounds=True)
+        double = replay(meta, [chunk], twice, [spelling], keep_rounds=True)
         assert columns_of(once.rounds[0]) == columns_of(double.rounds[0])
         assert np.array_equal(2 * once.rounds[0]["round_s"], double.rounds[0]["round_s"])
 
 
-@pytest.mark.parametrize("spelling", ALL)
-@given(world=worlds(), shift=st.integers(1, 1000))
-def test_renaming_requests_changes_nothing(spelling: str, world: World, shift: int) -> None:
-    from dataclasses import replace
-
-    renamed = replace(world.chunk, request=(world.chunk.request * 3 + shift).astype(np.int32))
+@everywhere
+@given(data=st.data(), shift=st.integers(1, 1000))
+def test_renaming_requests_changes_nothing(spelling: str, kind: str, data: st.DataObject, shift: int) -> None:
+    world = data.draw(WORLDS[kind])
+    if built(world, spelling).random:
+        return  # its draws are keyed by the request's number
+    renamed = dataclasses.replace(world.chunk, request=(world.chunk.request * 3 + shift).astype(np.int32))
     a, b = (replay(world.meta, [c], world.latency, [spelling]).results for c in (world.chunk, renamed))
     assert a == b
 
 
-@pytest.mark.parametrize("spelling", ALL)
-@given(world=worlds(requests=4))
-def test_reordering_requests_reorders_rounds(spelling: str, world: World) -> None:
-    from specsim.chunk import concat_chunks
-
+@everywhere
+@given(data=st.data())
+def test_reordering_requests_reorders_rounds(spelling: str, kind: str, data: st.DataObject) -> None:
+    world = data.draw(WORLDS[kind])
     if not built(world, spelling).per_request:
         return
     cuts = [0, *(np.flatnonzero(np.diff(world.chunk.request)) + 1).tolist(), world.chunk.rows]
-    pieces = [world.chunk.slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [world.chunk.slice(a, b) for a, b in itertools.pairwise(cuts)]
     forward = replay(world.meta, pieces, world.latency, [spelling], keep_rounds=True)
     backward = replay(world.meta, [concat_chunks(pieces[::-1])], world.latency, [spelling], keep_rounds=True)
     assert sorted(columns_of(forward.rounds[0])) == sorted(columns_of(backward.rounds[0]))
@@ -167,9 +240,11 @@ def test_reordering_requests_reorders_rounds(spelling: str, world: World) -> Non
     assert forward.results[0]["time_s"] == pytest.approx(backward.results[0]["time_s"], rel=1e-9)
 
 
-@pytest.mark.parametrize("spelling", ALL)
-def test_online_controller_survives_pickling_in_mid_request(spelling: str) -> None:
+@everywhere
+def test_online_controller_survives_pickling_in_mid_request(spelling: str, kind: str) -> None:
     world = make_world(7, coverage="every-position", long_rows=True)
+    if kind == "arm":
+        world = dataclasses.replace(make_arm_world(7, coverage="every-position", arms=3), chunk=world.chunk)
     online = OnlineController(built(world, spelling))
     row = world.chunk.q[: world.chunk.offsets[1]]
     assert len(row) > 3
@@ -178,7 +253,7 @@ def test_online_controller_survives_pickling_in_mid_request(spelling: str) -> No
         trail = []
         for step in steps:
             _, want = player.begin(step, step + 30, 2)
-            decision = player.revise(row, False) if want > 0 else (0, 0)
+            decision = player.revise(row[: max(want, 3)] if kind == "arm" else row, False) if want > 0 else (0, 0)
             player.update(decision[0] if step % 2 else 0, 1.0)
             trail.append((want, decision))
         return trail

@@ -26,12 +26,42 @@ _EXAMPLES = [
 ]
 
 SYSTEMS = (
-    "plain decoding", "FastdLLM (static)", "FailFast", "G4-style", "LibraSpec", "EAGLE-3", "DFlash", "DDTree",
-    "BanditSpec: UCBSpec", "BanditSpec: EXP3Spec", "SP2ec", "cosSim", "SWIFT", "KnapSpec", "SpecVLM", "HF heuristic",
-    "HF threshold", "SpecDec++", "SGLang EMA", "SGLang throughput-aware", "vLLM adaptive K", "CaDDTree", "DSpark / SPS",
-    "DSDE", "TETRIS", "Nightjar", "AdaEDL", "SVIP", "GammaTune", "TapOut", "HedgeSpec", "BlockPilot", "DISCO", "DEL",
+    "plain decoding",
+    "FastdLLM (static)",
+    "FailFast",
+    "G4-style",
+    "LibraSpec",
+    "EAGLE-3",
+    "DFlash",
+    "DDTree",
+    "BanditSpec: UCBSpec",
+    "BanditSpec: EXP3Spec",
+    "SP2ec",
+    "cosSim",
+    "SWIFT",
+    "KnapSpec",
+    "SpecVLM",
+    "HF heuristic",
+    "HF threshold",
+    "SpecDec++",
+    "SGLang EMA",
+    "SGLang throughput-aware",
+    "vLLM adaptive K",
+    "CaDDTree",
+    "DSpark / SPS",
+    "DSDE",
+    "TETRIS",
+    "Nightjar",
+    "AdaEDL",
+    "SVIP",
+    "GammaTune",
+    "TapOut",
+    "HedgeSpec",
+    "BlockPilot",
+    "DISCO",
+    "DEL",
     "CLaSp",
-)  # fmt: skip
+)
 
 
 def modules_named() -> list[str]:

@@ -15,8 +15,17 @@ from specsim.latency.presets import load_presets
 from specsim.latency.recipes import MAX_S, RECIPES, build, to_json
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-OPERATORS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "mlp_up_proj", "mlp_act",
-             "mlp_down_proj", "add")  # fmt: skip
+OPERATORS = (
+    "emb",
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
 SIZES = "n_head,n_kv_head,n_embd,n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,num_tensor_parallel_workers"
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_conformance import built
-from tests.worlds import ALL, World, make_world, worlds
 
 from specsim.engine import replay
 from specsim.errors import ConfigError
 from specsim.online import OnlineController
+from tests.test_conformance import built
+from tests.worlds import ALL, World, make_world, worlds
 
 SMALL = {"requests": 2, "positions": 7, "max_draft_len": 5}
 
@@ -30,7 +31,7 @@ def round_time(world: World, d: int, m: int, ctx: int) -> float:
 
 def requests_of(world: World) -> list[range]:
     cuts = [0, *(np.flatnonzero(np.diff(world.chunk.request)) + 1).tolist(), world.chunk.rows]
-    return [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [range(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 def shortest(world: World) -> float:
@@ -111,7 +112,11 @@ def test_a_log_of_rounds_is_consumed_row_by_row(world: World) -> None:
         assert row["regret_oracle_s"] is row["regret_best_fixed_s"] is None
         assert row["coverage"] == "every-round"
         emitted, ctx = log["emitted_len"], world.chunk.ctx_len
-        plain = sum(float(world.latency.verify_s(1, int(c) + j)) for e, c in zip(emitted, ctx, strict=True) for j in range(int(e)))
+        plain = sum(
+            float(world.latency.verify_s(1, int(c) + j))
+            for e, c in zip(emitted, ctx, strict=True)
+            for j in range(int(e))
+        )
         assert row["plain_time_s"] == pytest.approx(plain, rel=1e-9)
 
 
@@ -128,7 +133,10 @@ def test_asking_for_more_than_was_logged_is_counted() -> None:
     row = replay(world.meta, [world.chunk], world.latency, ["static:length=8"]).results[0]
     assert row["clamped_rounds"] == int((m < 8).sum())
     positions = make_world(6, coverage="every-position")
-    assert replay(positions.meta, [positions.chunk], positions.latency, ["static:length=12"]).results[0]["clamped_rounds"] == 0
+    assert (
+        replay(positions.meta, [positions.chunk], positions.latency, ["static:length=12"]).results[0]["clamped_rounds"]
+        == 0
+    )
     beyond = replay(positions.meta, [positions.chunk], positions.latency, ["static:length=13"], keep_rounds=True)
     starts = beyond.rounds[0]["pos"]
     full = {int(p) for p, length in zip(positions.chunk.pos, positions.chunk.lengths, strict=True) if length == 12}
@@ -153,7 +161,11 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
             drafted = min(math.ceil(want / n) * n, len(q))
             submit, want = online.revise(q[:drafted], drafted < len(q))
         model = world.latency
-        seconds = math.ceil(drafted / n) * model.draft_pass_s + drafted * model.draft_token_s + float(model.verify_s(submit + 1, ctx))
+        seconds = (
+            math.ceil(drafted / n) * model.draft_pass_s
+            + drafted * model.draft_token_s
+            + float(model.verify_s(submit + 1, ctx))
+        )
         seconds += 0.0 if spelling == "plain" else model.overhead_s
         sums["time_s"] += weight * seconds
         sums["rounds"] += weight
@@ -188,7 +200,10 @@ def test_expected_acceptance_is_the_average_over_all_outcomes(spelling: str, see
 def test_sampled_acceptance_averages_to_the_expectation(spelling: str) -> None:
     world = make_world(11, coverage="every-position", requests=3, positions=12)
     want = replay(world.meta, [world.chunk], world.latency, [spelling], acceptance="expected").results[0]["time_s"]
-    draws = [replay(world.meta, [world.chunk], world.latency, [spelling], acceptance="sampled", seed=s).results[0]["time_s"] for s in range(400)]
+    draws = [
+        replay(world.meta, [world.chunk], world.latency, [spelling], acceptance="sampled", seed=s).results[0]["time_s"]
+        for s in range(400)
+    ]
     if spelling == "oracle":  # sampled, the path is chosen with the whole future known; in expectation it is not
         assert np.mean(draws) <= want * (1 + 1e-9)
     else:
@@ -197,11 +212,27 @@ def test_sampled_acceptance_averages_to_the_expectation(spelling: str) -> None:
 
 def test_sampled_acceptance_uses_common_random_numbers() -> None:
     world = make_world(12, coverage="every-position")
-    a, b = (replay(world.meta, [world.chunk], world.latency, ["static:length=3", "plain"], acceptance="sampled", seed=1, keep_rounds=True) for _ in range(2))
+    a, b = (
+        replay(
+            world.meta,
+            [world.chunk],
+            world.latency,
+            ["static:length=3", "plain"],
+            acceptance="sampled",
+            seed=1,
+            keep_rounds=True,
+        )
+        for _ in range(2)
+    )
     assert a.results == b.results
     alone = replay(world.meta, [world.chunk], world.latency, ["static:length=3"], acceptance="sampled", seed=1)
     assert alone.results[0] == a.results[0]
-    other = [replay(world.meta, [world.chunk], world.latency, ["static:length=3"], acceptance="sampled", seed=s).results[0]["time_s"] for s in range(8)]
+    other = [
+        replay(world.meta, [world.chunk], world.latency, ["static:length=3"], acceptance="sampled", seed=s).results[0][
+            "time_s"
+        ]
+        for s in range(8)
+    ]
     assert len(set(other)) > 1
 
 

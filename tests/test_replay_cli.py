@@ -94,8 +94,14 @@ def test_static_by_hand(tmp_path: Path) -> None:
         k: row[k] for k in ("rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped_rounds")
     }
     assert got == {
-        "rounds": 3, "tokens": 6, "drafted": 4, "submitted": 4, "accepted": 3, "draft_passes": 4, "clamped_rounds": 0,
-    }  # fmt: skip
+        "rounds": 3,
+        "tokens": 6,
+        "drafted": 4,
+        "submitted": 4,
+        "accepted": 3,
+        "draft_passes": 4,
+        "clamped_rounds": 0,
+    }
     verify = [0.03 + 0.0005 * s for s in (3, 1, 3)]
     assert row["time_s"] == pytest.approx(sum(verify) + 4 * 0.002 + 3 * 0.0001, rel=1e-12)
     assert row["plain_time_s"] == pytest.approx(6 * 0.0305, rel=1e-12)

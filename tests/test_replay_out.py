@@ -33,9 +33,15 @@ def test_folder_holds_what_stdout_says(tmp_path: Path) -> None:
     assert listing(out.parent) == ["out", *(f"out/{name}" for name in FILES)]
     assert (out / "results.json").read_text() == run.out
     assert json.loads((out / "config.json").read_text()) == {
-        "traces": [str(trace)], "controllers": ["static:length=3", "libraspec"], "latency": None, "seed": 5,
-        "acceptance": "logged", "max_requests": None, "quarantine": None, "plugin": [],
-    }  # fmt: skip
+        "traces": [str(trace)],
+        "controllers": ["static:length=3", "libraspec"],
+        "latency": None,
+        "seed": 5,
+        "acceptance": "logged",
+        "max_requests": None,
+        "quarantine": None,
+        "plugin": [],
+    }
     source = strict_json((out / "provenance.json").read_text())
     assert set(source) >= {"created", "argv", "specsim", "python", "packages", "platform", "git"}
     assert source["argv"][1:] == [
@@ -77,9 +83,12 @@ def test_rounds_add_up_to_the_results(tmp_path: Path) -> None:
         mine = log["run_id"] == run_id
         assert mine.sum() == row["rounds"]
         for name, key in (
-            ("emitted_len", "tokens"), ("drafted_len", "drafted"), ("submitted_len", "submitted"),
-            ("accepted_len", "accepted"), ("draft_passes", "draft_passes"),
-        ):  # fmt: skip
+            ("emitted_len", "tokens"),
+            ("drafted_len", "drafted"),
+            ("submitted_len", "submitted"),
+            ("accepted_len", "accepted"),
+            ("draft_passes", "draft_passes"),
+        ):
             assert log[name][mine].sum() == row[key], (run_id, name)
         assert log["round_s"][mine].sum() == pytest.approx(row["time_s"], rel=1e-9)
         parts = log["draft_s"][mine] + log["verify_s"][mine] + log["overhead_s"][mine]
@@ -245,9 +254,12 @@ def test_interrupt(tmp_path: Path) -> None:
     ]
     # A test run in the background may have SIGINT ignored, and children inherit that.
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 60
     while not list((tmp_path / "a").glob(".out.*/*.tmp")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

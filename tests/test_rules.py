@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.vectors import affine, controller, draft
 
 from specsim.controllers import REGISTRY, Setting
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.online import OnlineController
+from tests.vectors import affine, controller, draft
 
 PROBS = st.one_of(st.integers(0, 8).map(lambda k: k / 8), st.floats(0, 1, width=32))
 ROWS = st.lists(PROBS, max_size=24).map(lambda q: np.array(q, np.float32))
@@ -28,7 +28,15 @@ def served(want: int, available: int, block_len: int) -> int:
     return min(math.ceil(want / block_len) * block_len, available)
 
 
-def play(name: str, q: np.ndarray, *, block_len: int = 1, max_draft_len: int = 60, latency: LatencyModel | None = None, **params: Any) -> tuple[int, int]:
+def play(
+    name: str,
+    q: np.ndarray,
+    *,
+    block_len: int = 1,
+    max_draft_len: int = 60,
+    latency: LatencyModel | None = None,
+    **params: Any,
+) -> tuple[int, int]:
     """(submitted, drafted) of one round of a shipped controller on a row, drafting by whole passes."""
     setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=latency or affine())
     online = OnlineController(REGISTRY[name].resolve(params, setting))
@@ -40,7 +48,9 @@ def play(name: str, q: np.ndarray, *, block_len: int = 1, max_draft_len: int = 6
     return submit, drafted
 
 
-def reference_libraspec(q: np.ndarray, n: int, dmax: int, alpha: float, block_len: int, *, shrink_at_cap: bool) -> tuple[int, int]:
+def reference_libraspec(
+    q: np.ndarray, n: int, dmax: int, alpha: float, block_len: int, *, shrink_at_cap: bool
+) -> tuple[int, int]:
     """Algorithm 1 in the reading fixed for this project, with the row's end as a smaller cap: (d, drafted)."""
     hi = min(dmax, len(q))
     if hi == 0:
@@ -72,25 +82,45 @@ def reference_libraspec(q: np.ndarray, n: int, dmax: int, alpha: float, block_le
     return d, drafted
 
 
-@given(q=ROWS, n=st.integers(1, 12), dmax=st.integers(1, 24), alpha=st.sampled_from([0.5, 1.4, 2.0, 2.2, 3.0, 4.5]), block_len=st.integers(1, 5), cap=st.booleans())
-def test_libraspec_is_the_algorithm_read_with_the_whole_row_in_hand(q: np.ndarray, n: int, dmax: int, alpha: float, block_len: int, cap: bool) -> None:
+@given(
+    q=ROWS,
+    n=st.integers(1, 12),
+    dmax=st.integers(1, 24),
+    alpha=st.sampled_from([0.5, 1.4, 2.0, 2.2, 3.0, 4.5]),
+    block_len=st.integers(1, 5),
+    cap=st.booleans(),
+)
+def test_libraspec_is_the_algorithm_read_with_the_whole_row_in_hand(
+    q: np.ndarray, n: int, dmax: int, alpha: float, block_len: int, cap: bool
+) -> None:
     got = play("libraspec", q, block_len=block_len, alpha=alpha, block=n, max=dmax, shrink_at_cap=cap)
     assert got == reference_libraspec(q, n, dmax, alpha, block_len, shrink_at_cap=cap)
 
 
 LIBRASPEC_TABLE = [
-    ([0.9] * 60, 2.0, 10, 60, 14, 2, 20), ([0.95] * 60, 2.0, 10, 60, 30, 3, 30), ([0.8] * 60, 2.0, 10, 60, 8, 1, 10),
-    ([0.5] * 60, 2.0, 10, 60, 2, 1, 10), ([0.4] * 60, 2.0, 10, 60, 2, 1, 10), ([1.0] * 60, 2.0, 10, 60, 60, 6, 60),
-    ([0.97] * 64, 2.0, 16, 60, 51, 4, 64), ([0.99] * 60, 2.2, 15, 24, 24, 2, 30), ([0.99] * 60, 2.2, 16, 24, 24, 2, 32),
-    ([0.9] * 60, 2.2, 16, 24, 17, 2, 32), ([0.99, 0.98, 0.97, 0.2, *[0.9] * 56], 2.0, 10, 60, 6, 1, 10),
-    ([0.99, 0.98, 0.97, 0.3, *[0.9] * 56], 2.0, 10, 60, 7, 1, 10), ([0.05, *[0.9] * 59], 2.0, 10, 60, 1, 1, 10),
-    ([*[0.95] * 9, 0.3, *[0.9] * 50], 2.0, 10, 60, 10, 1, 10), ([*[0.99] * 13, 0.3, *[0.9] * 46], 2.0, 10, 60, 14, 2, 20),
+    ([0.9] * 60, 2.0, 10, 60, 14, 2, 20),
+    ([0.95] * 60, 2.0, 10, 60, 30, 3, 30),
+    ([0.8] * 60, 2.0, 10, 60, 8, 1, 10),
+    ([0.5] * 60, 2.0, 10, 60, 2, 1, 10),
+    ([0.4] * 60, 2.0, 10, 60, 2, 1, 10),
+    ([1.0] * 60, 2.0, 10, 60, 60, 6, 60),
+    ([0.97] * 64, 2.0, 16, 60, 51, 4, 64),
+    ([0.99] * 60, 2.2, 15, 24, 24, 2, 30),
+    ([0.99] * 60, 2.2, 16, 24, 24, 2, 32),
+    ([0.9] * 60, 2.2, 16, 24, 17, 2, 32),
+    ([0.99, 0.98, 0.97, 0.2, *[0.9] * 56], 2.0, 10, 60, 6, 1, 10),
+    ([0.99, 0.98, 0.97, 0.3, *[0.9] * 56], 2.0, 10, 60, 7, 1, 10),
+    ([0.05, *[0.9] * 59], 2.0, 10, 60, 1, 1, 10),
+    ([*[0.95] * 9, 0.3, *[0.9] * 50], 2.0, 10, 60, 10, 1, 10),
+    ([*[0.99] * 13, 0.3, *[0.9] * 46], 2.0, 10, 60, 14, 2, 20),
     ([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1], 2.0, 10, 60, 5, 1, 10),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("q", "alpha", "n", "dmax", "d", "blocks", "drafted"), LIBRASPEC_TABLE)
-def test_libraspec_published_table(q: list[float], alpha: float, n: int, dmax: int, d: int, blocks: int, drafted: int) -> None:
+def test_libraspec_published_table(
+    q: list[float], alpha: float, n: int, dmax: int, d: int, blocks: int, drafted: int
+) -> None:
     row = np.array(q + [0.5] * (64 - len(q)))  # a row that ended with the list would be a smaller cap
     got = play("libraspec", row, block_len=n, alpha=alpha, block=n, max=dmax)
     assert got == (d, drafted)
@@ -98,7 +128,9 @@ def test_libraspec_published_table(q: list[float], alpha: float, n: int, dmax: i
 
 
 @given(q=ROWS, n=st.integers(1, 8), alpha=st.sampled_from([1.4, 2.0, 3.3]), dmax=st.integers(1, 24))
-def test_libraspec_fixpoint_variant_is_theorem_3_3_taken_literally(q: np.ndarray, n: int, alpha: float, dmax: int) -> None:
+def test_libraspec_fixpoint_variant_is_theorem_3_3_taken_literally(
+    q: np.ndarray, n: int, alpha: float, dmax: int
+) -> None:
     """Reference: eps_i by scanning every candidate, iterated until it says stop; extension one block at a time."""
     hi = min(dmax, len(q))
     drafted = served(n, len(q), 1)
@@ -114,7 +146,9 @@ def test_libraspec_fixpoint_variant_is_theorem_3_3_taken_literally(q: np.ndarray
     while d < hi:
         eps = []
         for i in range(1, d + 1):
-            feasible = [c for c in range(i - 1, drafted + 1) if all(x < alpha * gain(i, x) + i for x in range(i, c + 1))]
+            feasible = [
+                c for c in range(i - 1, drafted + 1) if all(x < alpha * gain(i, x) + i for x in range(i, c + 1))
+            ]
             eps.append(max(feasible))
         e = min(eps)
         if e < d or (e == d and d < drafted):
@@ -129,7 +163,12 @@ def test_libraspec_fixpoint_variant_is_theorem_3_3_taken_literally(q: np.ndarray
 
 def test_charging_the_draft_never_drafts_more_and_stops_free_extensions() -> None:
     costly = LatencyModel.from_dict(
-        {"schema": "specsim.latency/1", "verify": {"form": "affine", "c_s": 0.001, "b_s": 0.05}, "draft": {"pass_s": 0.02}}, where="x"
+        {
+            "schema": "specsim.latency/1",
+            "verify": {"form": "affine", "c_s": 0.001, "b_s": 0.05},
+            "draft": {"pass_s": 0.02},
+        },
+        where="x",
     )
     q = np.full(60, 0.9)
     assert play("libraspec", q, block=10, block_len=10, latency=costly) == (14, 20)
@@ -145,13 +184,22 @@ def test_threshold_keeps_the_first_low_token(q: np.ndarray, tau: float, cap: int
     assert play("threshold", q, tau=tau, max=cap, block_len=block_len) == (length, served(length, len(q), block_len))
 
 
-@given(q=ROWS, tau=st.sampled_from([0.25, 0.45, 0.5]), cap=st.integers(0, 24), chunk=st.integers(1, 7), block_len=st.integers(1, 4))
+@given(
+    q=ROWS,
+    tau=st.sampled_from([0.25, 0.45, 0.5]),
+    cap=st.integers(0, 24),
+    chunk=st.integers(1, 7),
+    block_len=st.integers(1, 4),
+)
 def test_failfast_grows_by_confident_chunks(q: np.ndarray, tau: float, cap: int, chunk: int, block_len: int) -> None:
     length = min(chunk, cap)
     while length < min(cap, len(q)) and (q[:length].astype(float) >= tau).all():
         length = min(length + chunk, cap)
     expected = min(length, len(q))
-    assert play("failfast", q, tau=tau, max=cap, chunk=chunk, block_len=block_len) == (expected, served(length, len(q), block_len))
+    assert play("failfast", q, tau=tau, max=cap, chunk=chunk, block_len=block_len) == (
+        expected,
+        served(length, len(q), block_len),
+    )
 
 
 @given(q=ROWS, h=st.sampled_from([0.0, 0.3, 0.6, 1.0]), low=st.integers(0, 6), cap=st.integers(0, 24))
@@ -163,12 +211,25 @@ def test_specdecpp_stops_when_some_rejection_is_likely(q: np.ndarray, h: float, 
     assert submit == (stops[0] if stops else hi)
 
 
-@given(q=ROWS, cap=st.integers(0, 24), block_len=st.integers(1, 4), c=st.sampled_from([0.0, 0.125, 0.5]), token=st.sampled_from([0.0, 0.25]))
-def test_goodput_is_an_argmax_that_drafts_on_while_the_end_is_best(q: np.ndarray, cap: int, block_len: int, c: float, token: float) -> None:
+@given(
+    q=ROWS,
+    cap=st.integers(0, 24),
+    block_len=st.integers(1, 4),
+    c=st.sampled_from([0.0, 0.125, 0.5]),
+    token=st.sampled_from([0.0, 0.25]),
+)
+def test_goodput_is_an_argmax_that_drafts_on_while_the_end_is_best(
+    q: np.ndarray, cap: int, block_len: int, c: float, token: float
+) -> None:
     model = LatencyModel.from_dict(
-        {"schema": "specsim.latency/1", "verify": {"form": "affine", "c_s": c, "b_s": 1.0}, "draft": {"pass_s": 0.125, "token_s": token}, "overhead_s": 0.25},
+        {
+            "schema": "specsim.latency/1",
+            "verify": {"form": "affine", "c_s": c, "b_s": 1.0},
+            "draft": {"pass_s": 0.125, "token_s": token},
+            "overhead_s": 0.25,
+        },
         where="x",
-    )  # fmt: skip
+    )
     if cap == 0 or len(q) == 0:
         return
     drafted = 0
@@ -205,14 +266,24 @@ def test_schedules_ignore_rounds_that_submitted_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [
-        ("static", {}, "needs length"), ("static", {"length": -1}, "[0, 32767]"), ("static", {"length": "2.5"}, "integer"),
-        ("static", {"lenght": 3}, "did you mean 'length'"), ("libraspec", {"alpha": 0}, "> 0"), ("libraspec", {"alpha": "nan"}, "finite"),
-        ("libraspec", {"alpha": "inf"}, "finite"), ("libraspec", {"block": 0}, "[1"), ("libraspec", {"fixpoint": 2}, "0 or 1"),
-        ("threshold", {"tau": 1.5}, "[0, 1]"), ("threshold", {"tau": -0.1}, "[0, 1]"), ("failfast", {"tau": "x"}, "[0, 1]"),
-        ("specdecpp", {"h": 1.01}, "[0, 1]"), ("g4", {"min": 9, "max": 3}, "min <= max"), ("hf-heuristic", {"start": 0}, "[1"),
+        ("static", {}, "needs length"),
+        ("static", {"length": -1}, "[0, 32767]"),
+        ("static", {"length": "2.5"}, "integer"),
+        ("static", {"lenght": 3}, "did you mean 'length'"),
+        ("libraspec", {"alpha": 0}, "> 0"),
+        ("libraspec", {"alpha": "nan"}, "finite"),
+        ("libraspec", {"alpha": "inf"}, "finite"),
+        ("libraspec", {"block": 0}, "[1"),
+        ("libraspec", {"fixpoint": 2}, "0 or 1"),
+        ("threshold", {"tau": 1.5}, "[0, 1]"),
+        ("threshold", {"tau": -0.1}, "[0, 1]"),
+        ("failfast", {"tau": "x"}, "[0, 1]"),
+        ("specdecpp", {"h": 1.01}, "[0, 1]"),
+        ("g4", {"min": 9, "max": 3}, "min <= max"),
+        ("hf-heuristic", {"start": 0}, "[1"),
         ("goodput", {"max": -2}, "[0"),
     ],
-)  # fmt: skip
+)
 def test_parameters_are_checked(name: str, params: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as error:
         controller(name, max_draft_len=20, **params)
@@ -220,7 +291,17 @@ def test_parameters_are_checked(name: str, params: dict[str, Any], words: str) -
     assert name in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "trace_max", "want"), [("libraspec", 24, 24), ("libraspec", 96, 60), ("threshold", 96, 96), ("specdecpp", 96, 20), ("g4", 8, 8), ("hf-heuristic", 7, 7)])
+@pytest.mark.parametrize(
+    ("name", "trace_max", "want"),
+    [
+        ("libraspec", 24, 24),
+        ("libraspec", 96, 60),
+        ("threshold", 96, 96),
+        ("specdecpp", 96, 20),
+        ("g4", 8, 8),
+        ("hf-heuristic", 7, 7),
+    ],
+)
 def test_max_defaults_to_what_the_trace_holds(name: str, trace_max: int, want: int) -> None:
     assert controller(name, max_draft_len=trace_max).config["max"] == want
 

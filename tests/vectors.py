@@ -4,117 +4,29 @@ Two layouts are read: files with a `cases` list (`case_id`, `component`, `parame
 (file name, component), and theory.json, handled by its top-level keys. One line per case: `ok`, `FAIL` with got and
 want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file cannot be read.
 
-Every handler drives the shipped controllers (through `specsim.online`) or engine functions; none restates a rule.
+Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
+restates a rule. Those of theory.json are in `tests/vectors_theory.py`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from specsim.controllers import REGISTRY, Controller, Setting
-from specsim.controllers.libraspec import judge
-from specsim.jit import uncompiled, with_globals
-from specsim.kernel import make_costs, served
-from specsim.latency import LatencyModel
 from specsim.online import OnlineController
-from specsim.oracle import best_round_length
-
-Case = dict[str, Any]
-Checks = Iterator[tuple[str, Any, Any]]  # (what, got, want)
-
-
-class NotCovered(Exception):
-    """The case checks something this project does not have; the text says what."""
-
-
-def affine(c_s: float = 0.0, b_s: float = 1.0) -> LatencyModel:
-    return LatencyModel.from_dict(
-        {"schema": "specsim.latency/1", "verify": {"form": "affine", "c_s": c_s, "b_s": b_s}}, where="vectors"
-    )
-
-
-def controller(name: str, *, max_draft_len: int, block_len: int = 1, **params: Any) -> Controller:
-    setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=affine())
-    return REGISTRY[name].resolve(params, setting)
-
-
-def draft(online: OnlineController, q: np.ndarray, pos: int = 0) -> tuple[int, list[int]]:
-    """One round up to verification, token by token from `q`: (submitted, sizes of the pieces drafted)."""
-    _, want = online.begin(pos, pos)
-    drafted = submit = 0
-    sizes = []
-    while want > drafted and drafted < len(q):
-        sizes.append(served(want, len(q), 1) - drafted)
-        drafted += sizes[-1]
-        submit, want = online.revise(q[:drafted], drafted < len(q))
-    return submit, sizes
+from tests.vectors_theory import HANDLERS as THEORY
+from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
+from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it from here
 
 
 def schedule(name: str, start: int) -> OnlineController:
     if name == "constant":
         return OnlineController(controller("static", max_draft_len=32_767, length=start))
     return OnlineController(controller("hf-heuristic", max_draft_len=32_767, start=start))
-
-
-# --- theory.json -----------------------------------------------------------------------------------------------------
-
-
-def theory_alg1(case: Case) -> Checks:
-    """The compiled rule, and the steps its interpreted twin takes, recorded at its own `judge`."""
-    q = np.array([float(Fraction(x)) for x in case["q"]])
-    alpha, n, dmax, want = float(Fraction(case["alpha"])), case["n"], case["dmax"], case["clip"]
-    rule = controller("libraspec", max_draft_len=dmax, alpha=alpha, block=n, max=dmax)
-    d, sizes = draft(OnlineController(rule), q)
-    yield "d", d, want["d"]
-    yield "blocks", math.ceil(sum(sizes) / n), want["blocks"]
-    steps: list[list[int]] = []
-    plain_judge = uncompiled(judge)
-
-    def recording(*args: Any) -> tuple[int, bool]:
-        bound, grows = plain_judge(*args)
-        length = args[-3]
-        if [length, bound] not in steps:  # a step that asked for a block is judged once, taken after the block came
-            steps.append([length, bound])
-        return bound, grows
-
-    online = OnlineController(rule, compiled=False)
-    online._revise = with_globals(uncompiled(rule.revise), "revise", {"judge": recording})
-    yield "d, interpreted", draft(online, q)[0], want["d"]
-    yield "trace", steps, want["trace"]
-    yield "iterations", len(steps), want["iterations"]
-
-
-def theory_g4(case: Case) -> Checks:
-    online = OnlineController(controller("g4", max_draft_len=case["dmax"], start=case["d0"], max=case["dmax"]))
-    lengths = []
-    for pos, free in enumerate(case["accepted_unbounded"]):
-        submit, _ = draft(online, np.ones(case["dmax"]), pos)
-        lengths.append(submit)
-        online.update(min(free, submit), 1.0)
-    yield "d", lengths, case["d"]
-    yield "final", online.begin(99, 99)[1], case["final"]
-
-
-_SHAPES = {"b=3,c=1": lambda d: 3 + d, "tile 4+ceil(d/4)": lambda d: 4 + math.ceil(d / 4), "tile 1+ceil(d/4)": lambda d: 1 + math.ceil(d / 4)}
-
-
-def theory_clair(case: Case) -> Checks:
-    if case["T"] not in _SHAPES:
-        raise NotCovered(f"round time {case['T']!r}")
-    want = case["d_for_A_0_to_8"]
-    s = list(range(1, len(want) + 1))
-    times = [float(_SHAPES[case["T"]](x - 1)) for x in s]
-    model = LatencyModel.from_dict({"schema": "specsim.latency/1", "verify": {"form": "table", "s": s, "times_s": times}}, where="clair")
-    costs = make_costs(model, len(want) - 1)
-    yield "d", [best_round_length(a, len(want) - 1, 0, 1, costs) for a in range(len(want))], want
 
 
 # --- transformers_assisted.json --------------------------------------------------------------------------------------
@@ -156,7 +68,9 @@ def hf_persistence(case: Case) -> Checks:
     if kind == "heuristic":
         raise NotCovered("a schedule that carries over to the next request: state is cleared per request here")
     online = schedule(kind, start)
-    for number, (call, want) in enumerate(zip(case["inputs"]["calls"], case["expected"]["per_call_rounds"], strict=True)):
+    for number, (call, want) in enumerate(
+        zip(case["inputs"]["calls"], case["expected"]["per_call_rounds"], strict=True)
+    ):
         online.start_request(number)
         for index, (row, step) in enumerate(zip(call, want, strict=True)):
             yield f"call {number} round {index} length", online.begin(index, index)[1], step["length_before"]
@@ -170,7 +84,13 @@ def hf_persistence(case: Case) -> Checks:
 
 def _failfast(parameters: Case, available: int) -> OnlineController:
     limit = parameters["maximum_length"] or parameters["fallback_maximum_when_none"]
-    rule = controller("failfast", max_draft_len=available, chunk=parameters["increment"], tau=parameters["confidence_limit"], max=limit)
+    rule = controller(
+        "failfast",
+        max_draft_len=available,
+        chunk=parameters["increment"],
+        tau=parameters["confidence_limit"],
+        max=limit,
+    )
     return OnlineController(rule)
 
 
@@ -190,7 +110,10 @@ def ff_rounds(case: Case) -> Checks:
     right = [*right, *[0] * pad]
     q = np.array([*inputs["drafted_token_probability_at_position"], *[0.0] * pad], np.float32)
     fixed = controller("static", max_draft_len=len(q), length=parameters["fixed_length_of_comparison_run"])
-    for name, online in (("fixed_length_run", OnlineController(fixed)), ("dynamic_length_run", _failfast(parameters, len(q)))):
+    for name, online in (
+        ("fixed_length_run", OnlineController(fixed)),
+        ("dynamic_length_run", _failfast(parameters, len(q))),
+    ):
         want = case["expected"][name]
         rows, pos = [], 0
         while pos < parameters["max_new_tokens"] and parameters["end_token"] not in tokens[:pos] and pos < len(tokens):
@@ -208,9 +131,7 @@ def ff_rounds(case: Case) -> Checks:
 
 
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
-    ("theory", "alg1"): theory_alg1,
-    ("theory", "g4"): theory_g4,
-    ("theory", "clair"): theory_clair,
+    **THEORY,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
     ("transformers_assisted", "confidence_stop"): hf_confidence,
@@ -259,7 +180,10 @@ def main(paths: list[str]) -> int:
         try:
             cases = list(cases_of(path))
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            print(f"error: {path}: {type(error).__name__}: {error}; a vector file is JSON with `cases`, or theory.json's layout", file=sys.stderr)
+            print(
+                f"error: {path}: {type(error).__name__}: {error}; allowed: JSON with `cases`, or theory.json's layout",
+                file=sys.stderr,
+            )
             return 2
         for name, component, case_id, case in cases:
             status, details = run_case(name, component, case)

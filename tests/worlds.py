@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +23,39 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "failfast": ("failfast:chunk=3", "failfast:chunk=4,tau=0.7,max=6", "failfast"),
     "specdecpp": ("specdecpp", "specdecpp:h=0.6,min=0,max=9", "specdecpp:h=0.1,min=5,max=3"),
     "libraspec": (
-        "libraspec", "libraspec:alpha=2.2,block=4", "libraspec:alpha=3.7,block=1,max=7",
-        "libraspec:block=3,fixpoint=1", "libraspec:block=4,shrink_at_cap=1", "libraspec:block=2,charge_draft=1",
-        "libraspec:alpha=2.5,block=2,fixpoint=1,shrink_at_cap=1,charge_draft=1", "libraspec:max=0",
+        "libraspec",
+        "libraspec:alpha=2.2,block=4",
+        "libraspec:alpha=3.7,block=1,max=7",
+        "libraspec:block=3,fixpoint=1",
+        "libraspec:block=4,shrink_at_cap=1",
+        "libraspec:block=2,charge_draft=1",
+        "libraspec:alpha=2.5,block=2,fixpoint=1,shrink_at_cap=1,charge_draft=1",
+        "libraspec:max=0",
     ),
     "goodput": ("goodput", "goodput:max=4"),
     "greedy-oracle": ("greedy-oracle",),
     "oracle": ("oracle",),
-}  # fmt: skip
-ALL = [spelling for name in REGISTRY for spelling in SPELLINGS.get(name, ())]
+    "arm": ("arm:index=0",),
+    "best-arm": ("best-arm",),
+    "sp2ec-2d": ("sp2ec-2d", "sp2ec-2d:beta=1,reset=9"),
+    "sp2ec": ("sp2ec", "sp2ec:beta=0.1,reset=7", "sp2ec:track=ewma,halflife=3", "sp2ec:reset=0"),
+    "global-ucb": ("global-ucb", "global-ucb:reset=6"),
+    "klucb-unimodal": ("klucb-unimodal", "klucb-unimodal:track=ewma,halflife=5"),
+    "ucbspec": ("ucbspec", "ucbspec:variant=paper,delta=0.05,reset=8"),
+    "exp3spec": ("exp3spec", "exp3spec:reset=5"),
+    "ucb1": ("ucb1", "ucb1:scale=1"),
+    "thompson": ("thompson",),
+    "hedge": ("hedge",),
+}
+
+
+def kinds_of(spelling: str) -> tuple[str, ...]:
+    return REGISTRY[spelling.partition(":")[0]].kinds
+
+
+SPELLED = [spelling for name in REGISTRY for spelling in SPELLINGS.get(name, ())]
+ALL = [spelling for spelling in SPELLED if "length" in kinds_of(spelling)]  # those that choose lengths
+EVERYWHERE = [(spelling, kind) for spelling in SPELLED for kind in kinds_of(spelling)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +66,9 @@ class World:
 
     def __repr__(self) -> str:  # what hypothesis prints of a failing example
         c = self.chunk
-        return f"World({self.meta.coverage}, block {self.meta.block_len}, pos {c.pos}, m {c.lengths}, a {c.accept_len}, {self.latency})"
+        return (
+            f"World({self.meta.coverage}, block {self.meta.block_len}, m {c.lengths}, a {c.accept_len}, {self.latency})"
+        )
 
 
 def make_latency(rng: np.random.Generator, *, ctx: bool, dyadic: bool = False) -> LatencyModel:
@@ -71,16 +98,26 @@ def make_latency(rng: np.random.Generator, *, ctx: bool, dyadic: bool = False) -
 
 
 def make_world(
-    seed: int, *, coverage: str | None = None, requests: int = 3, positions: int = 14, max_draft_len: int = 12,
-    long_rows: bool = False, dyadic: bool = False,
-) -> World:  # fmt: skip
+    seed: int,
+    *,
+    coverage: str | None = None,
+    requests: int = 3,
+    positions: int = 14,
+    max_draft_len: int = 12,
+    long_rows: bool = False,
+    dyadic: bool = False,
+) -> World:
     """A random trace with confidences, with short rows anywhere and, if `long_rows`, rows past the end of the text."""
     rng = np.random.default_rng(seed)
     coverage = coverage or str(rng.choice(["every-position", "every-round"]))
     counts = rng.integers(1, positions + 1, size=rng.integers(1, requests + 1))
-    pos = np.concatenate([np.arange(n) if coverage == "every-position" else np.cumsum(rng.integers(1, 4, n)) for n in counts])
+    pos = np.concatenate(
+        [np.arange(n) if coverage == "every-position" else np.cumsum(rng.integers(1, 4, n)) for n in counts]
+    )
     left = np.concatenate([n - np.arange(n) - 1 for n in counts])
-    limit = np.full(len(pos), max_draft_len) if long_rows or coverage == "every-round" else np.minimum(left, max_draft_len)
+    limit = (
+        np.full(len(pos), max_draft_len) if long_rows or coverage == "every-round" else np.minimum(left, max_draft_len)
+    )
     m = np.where(rng.random(len(pos)) < 0.2, rng.integers(0, max_draft_len + 1, len(pos)), limit)
     m = np.minimum(m, limit)
     total = int(m.sum())
@@ -89,15 +126,60 @@ def make_world(
     accept = (rng.random(total) < q).astype(np.float32) if rng.random() < 0.5 else rng.random(total).astype(np.float32)
     offsets = offsets_of(m)
     drawn = rng.random(total) < accept
-    accept_len = [int(np.argmin(np.append(drawn[a:b], False))) for a, b in zip(offsets, offsets[1:], strict=False)]
-    meta = TraceMeta(coverage=coverage, block_len=int(rng.choice([1, 1, 2, 3, 5])), max_draft_len=max_draft_len, temperature=1.0)
+    accept_len = [int(np.argmin(np.append(drawn[a:b], False))) for a, b in itertools.pairwise(offsets)]
+    meta = TraceMeta(
+        coverage=coverage, block_len=int(rng.choice([1, 1, 2, 3, 5])), max_draft_len=max_draft_len, temperature=1.0
+    )
     chunk = TraceChunk(
-        request=np.repeat(np.arange(len(counts)) * 2, counts).astype(np.int32), pos=pos.astype(np.int32), offsets=offsets,
-        accept_len=np.array(accept_len, np.int16), ctx_len=(pos + 30).astype(np.int32), q=q.astype(np.float32), accept_prob=accept,
-    )  # fmt: skip
+        request=np.repeat(np.arange(len(counts)) * 2, counts).astype(np.int32),
+        pos=pos.astype(np.int32),
+        offsets=offsets,
+        accept_len=np.array(accept_len, np.int16),
+        ctx_len=(pos + 30).astype(np.int32),
+        q=q.astype(np.float32),
+        accept_prob=accept,
+    )
     return World(meta=meta, chunk=chunk, latency=make_latency(rng, ctx=bool(rng.random() < 0.5), dyadic=dyadic))
 
 
-def worlds(**kwargs: object) -> st.SearchStrategy[World]:
-    """Hypothesis strategy over `make_world` seeds; keyword arguments are passed on."""
-    return st.integers(0, 2**32).map(lambda seed: make_world(seed, **kwargs))  # pyright: ignore[reportArgumentType]
+def make_arm_world(
+    seed: int, *, coverage: str | None = None, requests: int = 3, positions: int = 24, arms: int | None = None
+) -> World:
+    """A random arm trace: K arms, some with ties, measured draft times in some rows."""
+    rng = np.random.default_rng(seed)
+    coverage = coverage or str(rng.choice(["every-position", "every-round"]))
+    counts = rng.integers(1, positions + 1, size=rng.integers(1, requests + 1))
+    pos = np.concatenate(
+        [np.arange(n) if coverage == "every-position" else np.cumsum(rng.integers(1, 4, n)) for n in counts]
+    )
+    arms, draft_len = arms or int(rng.integers(1, 6)), int(rng.integers(1, 6))
+    chance = rng.random(arms) * 0.9
+    accept = np.minimum(rng.geometric(1 - chance, size=(len(pos), arms)) - 1, draft_len).astype(np.int16)
+    draft_s = np.sort(rng.random(arms)).round(2)
+    measured = None
+    if rng.random() < 0.5:
+        measured = (draft_s * draft_len + rng.random((len(pos), arms)) * 0.1).astype(np.float32)
+        measured[rng.random(len(pos)) < 0.2] = np.nan
+    meta = TraceMeta(
+        kind="arm",
+        coverage=coverage,
+        max_draft_len=draft_len,
+        draft_len=draft_len,
+        arms=tuple({"name": f"arm-{k}", "budget": k + 1, "draft_s": float(s)} for k, s in enumerate(draft_s)),
+    )
+    chunk = TraceChunk(
+        request=np.repeat(np.arange(len(counts)) * 2, counts).astype(np.int32),
+        pos=pos.astype(np.int32),
+        offsets=np.arange(len(pos) + 1, dtype=np.int64) * draft_len,
+        accept_len=accept.max(axis=1),
+        ctx_len=(pos + 30).astype(np.int32),
+        arm_accept_len=accept,
+        arm_draft_s=measured,
+    )
+    return World(meta=meta, chunk=chunk, latency=make_latency(rng, ctx=bool(rng.random() < 0.5)))
+
+
+def worlds(*, kind: str = "length", **kwargs: object) -> st.SearchStrategy[World]:
+    """Hypothesis strategy over the seeds of `make_world` or `make_arm_world`; keyword arguments are passed on."""
+    make = make_arm_world if kind == "arm" else make_world
+    return st.integers(0, 2**32).map(lambda seed: make(seed, **kwargs))  # pyright: ignore[reportArgumentType]

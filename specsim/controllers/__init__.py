@@ -6,22 +6,32 @@ A new controller is one file with its `ControllerSpec` and one line here; it the
 
 from __future__ import annotations
 
-from specsim.controllers import confidence, goodput, libraspec, oracles, schedules
+from specsim.controllers import arms, bandits, confidence, goodput, libraspec, oracles, schedules, weights
 from specsim.controllers.base import Controller, ControllerSpec, NoParams, Param, Setting, suggest
 from specsim.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_SET", "REGISTRY", "Controller", "ControllerSpec", "NoParams", "Param", "Setting", "build", "parse_spec",
+    "DEFAULT_ARM_SET",
+    "DEFAULT_SET",
+    "REGISTRY",
+    "Controller",
+    "ControllerSpec",
+    "NoParams",
+    "Param",
+    "Setting",
+    "build",
+    "parse_spec",
     "register",
-]  # fmt: skip
+]
 
 REGISTRY: dict[str, ControllerSpec] = {
     spec.name: spec
-    for family in (schedules, confidence, libraspec, goodput, oracles)
+    for family in (schedules, confidence, libraspec, goodput, oracles, arms, bandits, weights)
     for spec in family.SPECS
-}  # fmt: skip
+}
 
 DEFAULT_SET = ("plain", "static:length=4", "g4", "threshold", "failfast", "libraspec", "goodput", "oracle")
+DEFAULT_ARM_SET = ("plain", "best-arm", "sp2ec", "global-ucb", "klucb-unimodal", "ucbspec", "exp3spec", "oracle")
 
 
 def register(spec: ControllerSpec) -> None:

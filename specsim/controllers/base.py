@@ -7,7 +7,8 @@ The functions (`q` holds the confidences of the drafted tokens, and only q[:draf
 the anchor/bonus token):
 
 * `begin(params, state, lane, pos, ctx_len, u, hint) -> (arm, want)`: draft configuration (-1 when there is none) and
-  how many tokens to draft first; 0 is a plain decoding round. `u` is uniform in [0, 1), keyed by (seed, request, pos).
+  how many tokens to draft first; 0 is a plain decoding round. `u` is uniform in [0, 1), keyed by (seed, request, pos),
+  for controllers marked `random`, else 0.
   `hint` is -1 except for privileged controllers (see `Controller.privilege`).
 * `revise(params, state, lane, q, drafted, more) -> (submit, want)`: called after each request for tokens was served.
   `want > drafted` asks for more; `submit <= drafted` is verified when nothing more is wanted, or when nothing more can
@@ -16,7 +17,8 @@ the anchor/bonus token):
 * `update(params, state, lane, arm, drafted, submitted, accepted, round_s) -> None`: feedback after verification.
 
 State is one float64 row per lane: first the columns that persist, then `scratch` columns, which every round finds
-zeroed, then `work` columns, which hold anything and must be written before they are read. One plain matrix keeps copying, comparing, resetting and pickling the state free of controller-specific code.
+zeroed, then `work` columns, which hold anything and must be written before they are read. One plain
+matrix keeps copying, comparing, resetting and pickling the state free of controller-specific code.
 """
 
 from __future__ import annotations
@@ -55,9 +57,12 @@ class Controller:
         work: number of further columns that are not.
         per_request: whether the state is cleared at the start of each request.
         scale_free: whether choices stay the same when all latencies are multiplied by a constant.
+        random: whether `begin` uses `u`, so that choices depend on the seed and on the numbers of the requests.
         needs_q: whether `revise` reads confidences, so that a trace without them is refused.
-        privilege: what `hint` holds: "none"; "round" (the best length of this round, given its acceptance);
-            "path" (the length the shortest path over the whole request takes here).
+        privilege: what `hint` holds: "none"; "round" (the best length, or arm, of this round, given its acceptance);
+            "path" (the length, or arm, the shortest path over the whole request takes here); "file" (the best single
+            arm over the whole trace).
+        full_information: `update` is called for every arm of the round in turn, not only for the one played.
         pays_overhead: False only for plain decoding, which is charged verify(1) alone.
     """
 
@@ -72,8 +77,10 @@ class Controller:
     work: int = 0
     per_request: bool = True
     scale_free: bool = True
+    random: bool = False
     needs_q: bool = False
     privilege: str = "none"
+    full_information: bool = False
     pays_overhead: bool = True
 
     @property
@@ -96,11 +103,20 @@ class Setting:
         block_len: tokens one drafter pass yields.
         max_draft_len: longest draft the trace holds.
         latency: latency model, for cost-aware controllers.
+        arm_draft_s: seconds per draft token of each arm, in the order of the trace; empty when there are no arms.
+        draft_len: tokens every arm drafts; 0 when there are no arms.
     """
 
     block_len: int
     max_draft_len: int
     latency: LatencyModel
+    arm_draft_s: tuple[float, ...] = ()
+    draft_len: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What a controller chooses here: "arm" or "length"."""
+        return "arm" if self.arm_draft_s else "length"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +124,10 @@ class Param:
     """One parameter on the command line.
 
     Attributes:
-        kind: int, float or bool.
+        kind: int, float, bool or str.
         default: value; None means `from_setting` gives it, or that it must be given when that is None too.
         low, high: inclusive bounds; `open_low` excludes the lower one.
+        choices: allowed values of a str.
         from_setting: default taken from the trace.
         doc: one line for the documentation.
     """
@@ -120,6 +137,7 @@ class Param:
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
+    choices: tuple[str, ...] = ()
     from_setting: Callable[[Setting], Any] | None = None
     doc: str = ""
 
@@ -127,6 +145,8 @@ class Param:
         """The allowed values in words."""
         if self.kind is bool:
             return "0 or 1"
+        if self.kind is str:
+            return " or ".join(self.choices)
         word = "an integer" if self.kind is int else "a finite number"
         if math.isfinite(self.low) and math.isfinite(self.high):
             return f"{word} in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
@@ -139,6 +159,10 @@ class Param:
             ConfigError: not of the kind, not finite, or out of range.
         """
         refusal = ConfigError(f"{where}={raw}: allowed is {self.allowed()}")
+        if self.kind is str:
+            if raw not in self.choices:
+                raise refusal
+            return raw
         try:
             value = _BOOLS[str(raw).lower()] if self.kind is bool else self.kind(raw)
         except (KeyError, ValueError, TypeError, OverflowError):
@@ -162,10 +186,14 @@ def length_param(default: int | None = None, *, low: int = 0, doc: str = "") -> 
 
 def max_param(written: int = LENGTH_HIGH) -> Param:
     """The largest length a controller may choose: the written default, but no more than the trace holds."""
+    bound = "" if written == LENGTH_HIGH else f", at most {written}"
     return Param(
-        kind=int, low=0, high=LENGTH_HIGH, from_setting=lambda s: min(written, s.max_draft_len),
-        doc=f"largest draft length; default the trace's max_draft_len{'' if written == LENGTH_HIGH else f', at most {written}'}",
-    )  # fmt: skip
+        kind=int,
+        low=0,
+        high=LENGTH_HIGH,
+        from_setting=lambda s: min(written, s.max_draft_len),
+        doc=f"largest draft length; default the trace's max_draft_len{bound}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +205,16 @@ class ControllerSpec:
         params: parameter name to `Param`.
         build: (resolved parameters, setting) -> Controller.
         doc: one line: what it decides and the source of the rule.
+        kinds: what it can choose: "length", "arm" or both.
+        check: called with the parameters as given, to refuse combinations.
     """
 
     name: str
     params: Mapping[str, Param]
     build: Callable[[dict[str, Any], Setting], Controller]
     doc: str
+    kinds: tuple[str, ...] = ("length",)
+    check: Callable[[dict[str, Any]], None] | None = None
 
     def resolve(self, given: Mapping[str, Any], setting: Setting) -> Controller:
         """Validate parameters, fill in defaults and build.
@@ -193,7 +225,14 @@ class ControllerSpec:
         for key in given:
             if key not in self.params:
                 known = ", ".join(self.params) or "none"
-                raise ConfigError(f"controller {self.name!r} has no parameter {key!r}{suggest(key, self.params)}; it takes: {known}")
+                raise ConfigError(
+                    f"controller {self.name!r} has no parameter {key!r}{suggest(key, self.params)}; it takes: {known}"
+                )
+        if setting.kind not in self.kinds:
+            have = "an arm trace, whose draft length is fixed" if setting.kind == "arm" else "a trace without arms"
+            raise ConfigError(f"controller {self.name!r} chooses a {self.kinds[0]}, but this is {have}")
+        if self.check is not None:
+            self.check(dict(given))
         values: dict[str, Any] = {}
         for key, param in self.params.items():
             if key in given:
@@ -203,7 +242,9 @@ class ControllerSpec:
             elif param.from_setting is not None:
                 values[key] = param.from_setting(setting)
             else:
-                raise ConfigError(f"controller {self.name!r} needs {key}: write {self.name}:{key}=VALUE, VALUE {param.allowed()}")
+                raise ConfigError(
+                    f"controller {self.name!r} needs {key}: write {self.name}:{key}=VALUE, VALUE {param.allowed()}"
+                )
         return self.build(values, setting)
 
 

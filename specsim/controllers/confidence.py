@@ -34,9 +34,15 @@ def revise_threshold(params, state, lane, q, drafted, more):
 
 def _build_threshold(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
-        name="threshold", config=values, params=ThresholdParams(values["tau"], values["max"]), begin=begin_threshold,
-        revise=revise_threshold, update=no_update, scratch=1, needs_q=True,
-    )  # fmt: skip
+        name="threshold",
+        config=values,
+        params=ThresholdParams(values["tau"], values["max"]),
+        begin=begin_threshold,
+        revise=revise_threshold,
+        update=no_update,
+        scratch=1,
+        needs_q=True,
+    )
 
 
 class FailFastParams(NamedTuple):
@@ -68,9 +74,15 @@ def revise_failfast(params, state, lane, q, drafted, more):
 
 def _build_failfast(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
-        name="failfast", config=values, params=FailFastParams(values["chunk"], values["tau"], values["max"]),
-        begin=begin_failfast, revise=revise_failfast, update=no_update, scratch=1, needs_q=True,
-    )  # fmt: skip
+        name="failfast",
+        config=values,
+        params=FailFastParams(values["chunk"], values["tau"], values["max"]),
+        begin=begin_failfast,
+        revise=revise_failfast,
+        update=no_update,
+        scratch=1,
+        needs_q=True,
+    )
 
 
 class SpecDecPPParams(NamedTuple):
@@ -104,9 +116,15 @@ def revise_specdecpp(params, state, lane, q, drafted, more):
 
 def _build_specdecpp(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
-        name="specdecpp", config=values, params=SpecDecPPParams(values["h"], values["min"], values["max"]),
-        begin=begin_specdecpp, revise=revise_specdecpp, update=no_update, scratch=2, needs_q=True,
-    )  # fmt: skip
+        name="specdecpp",
+        config=values,
+        params=SpecDecPPParams(values["h"], values["min"], values["max"]),
+        begin=begin_specdecpp,
+        revise=revise_specdecpp,
+        update=no_update,
+        scratch=2,
+        needs_q=True,
+    )
 
 
 def _probability(default: float, doc: str) -> Param:

@@ -40,9 +40,9 @@ def revise_goodput(params, state, lane, q, drafted, more):
     """argmax over d of (1 + sum_{j<=d} prod_{k<=j} q_k) / round time, smallest on ties.
 
     What is drafted is paid for whatever d is verified. All lengths are looked at, since a measured latency table need
-    not give a single peak (a stair can hide a second one). More is drafted only when the end was strictly best; it then still beats
-    every shorter length, because the new drafting time is added to all and the end has the most tokens. So each scan
-    starts from the previous end. Ratios are compared cross-multiplied.
+    not give a single peak (a stair can hide a second one). More is drafted only when the end was strictly best; it then
+    still beats every shorter length, because the new drafting time is added to all and the end has the most tokens. So
+    each scan starts from the previous end. Ratios are compared cross-multiplied.
     """
     passes = (drafted + params.block_len - 1) // params.block_len
     sunk = passes * params.pass_s + drafted * params.token_s + params.overhead_s + params.ctx_s * state[lane, CTX]
@@ -68,19 +68,31 @@ def revise_goodput(params, state, lane, q, drafted, more):
 def _build(values: dict[str, Any], setting: Setting) -> Controller:
     model = setting.latency
     params = GoodputParams(
-        max=values["max"], block_len=setting.block_len, verify_s=model.verify_table(values["max"] + 1)[1:],
-        ctx_s=float(model.ctx_s), pass_s=float(model.draft_pass_s), token_s=float(model.draft_token_s),
+        max=values["max"],
+        block_len=setting.block_len,
+        verify_s=model.verify_table(values["max"] + 1)[1:],
+        ctx_s=float(model.ctx_s),
+        pass_s=float(model.draft_pass_s),
+        token_s=float(model.draft_token_s),
         overhead_s=float(model.overhead_s),
-    )  # fmt: skip
+    )
     return Controller(
-        name="goodput", config=values, params=params, begin=begin_goodput, revise=revise_goodput, update=no_update,
-        scratch=4, needs_q=True,
-    )  # fmt: skip
+        name="goodput",
+        config=values,
+        params=params,
+        begin=begin_goodput,
+        revise=revise_goodput,
+        update=no_update,
+        scratch=4,
+        needs_q=True,
+    )
 
 
 SPECS = (
     ControllerSpec(
-        name="goodput", params={"max": max_param()}, build=_build,
+        name="goodput",
+        params={"max": max_param()},
+        build=_build,
         doc="expected tokens over round time, from confidences and the latency model; drafts on while the end is best",
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""LibraSpec: the speculative length by marginal gains (arXiv 2608.08721, Algorithm 1; readings in docs/controllers.md)."""
+"""LibraSpec: the length by marginal gains (arXiv 2608.08721, Algorithm 1; our readings: docs/controllers.md)."""
 
 from __future__ import annotations
 
@@ -146,9 +146,16 @@ def charged_alphas(values: dict[str, Any], setting: Setting) -> NDArray[np.float
 def _build(values: dict[str, Any], setting: Setting) -> Controller:
     params = LibraSpecParams(**values, charged_alpha=charged_alphas(values, setting))
     return Controller(
-        name="libraspec", config=values, params=params, begin=begin_libraspec, revise=revise_libraspec, update=no_update,
-        scratch=SUMS, work=2 * values["max"], needs_q=True,
-    )  # fmt: skip
+        name="libraspec",
+        config=values,
+        params=params,
+        begin=begin_libraspec,
+        revise=revise_libraspec,
+        update=no_update,
+        scratch=SUMS,
+        work=2 * values["max"],
+        needs_q=True,
+    )
 
 
 def default_block(setting: Setting) -> int:
@@ -160,8 +167,16 @@ SPECS = (
     ControllerSpec(
         name="libraspec",
         params={
-            "alpha": Param(kind=float, default=2.0, low=0.0, open_low=True, doc="the constant T / (tau c) of Algorithm 1"),
-            "block": Param(kind=int, low=1, high=32_767, from_setting=default_block, doc="block size n; default the trace's block_len, or 10 where that is 1"),
+            "alpha": Param(
+                kind=float, default=2.0, low=0.0, open_low=True, doc="the constant T / (tau c) of Algorithm 1"
+            ),
+            "block": Param(
+                kind=int,
+                low=1,
+                high=32_767,
+                from_setting=default_block,
+                doc="block size n; default the trace's block_len, or 10 where that is 1",
+            ),
             "max": max_param(60),
             "fixpoint": Param(kind=bool, default=False, doc="sum to the candidate length, as Theorem 3.3 is written"),
             "shrink_at_cap": Param(kind=bool, default=False, doc="one rollback test at the cap too"),

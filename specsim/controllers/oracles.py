@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from specsim.controllers.base import Controller, ControllerSpec, NoParams, Setting
+from specsim.controllers.base import Controller, ControllerSpec, Setting
 from specsim.controllers.schedules import no_update
 from specsim.jit import jit
 
-PLAN = 0  # scratch column: the length the hint asked for
+PLAN = 0  # scratch column: the length asked for
+
+
+class HintParams(NamedTuple):
+    """`draft_len` is 0 where the hint is a length, else what the hinted arm drafts."""
+
+    draft_len: int
 
 
 @jit
 def begin_hint(params, state, lane, pos, ctx_len, u, hint):
+    if params.draft_len > 0:
+        state[lane, PLAN] = params.draft_len
+        return hint, params.draft_len
     state[lane, PLAN] = hint
     return -1, hint
 
@@ -23,28 +32,41 @@ def revise_hint(params, state, lane, q, drafted, more):
     return min(plan, drafted), plan
 
 
-def _build(name: str, privilege: str) -> Controller:
+def _build(name: str, privilege: str, setting: Setting) -> Controller:
     return Controller(
-        name=name, config={}, params=NoParams(), begin=begin_hint, revise=revise_hint, update=no_update, scratch=1,
+        name=name,
+        config={},
+        params=HintParams(setting.draft_len),
+        begin=begin_hint,
+        revise=revise_hint,
+        update=no_update,
+        scratch=1,
         privilege=privilege,
-    )  # fmt: skip
+    )
 
 
 def _build_greedy(values: dict[str, Any], setting: Setting) -> Controller:
-    return _build("greedy-oracle", "round")
+    return _build("greedy-oracle", "round", setting)
 
 
 def _build_oracle(values: dict[str, Any], setting: Setting) -> Controller:
-    return _build("oracle", "path")
+    return _build("oracle", "path", setting)
 
 
+BOTH = ("length", "arm")
 SPECS = (
     ControllerSpec(
-        name="greedy-oracle", params={}, build=_build_greedy,
+        name="greedy-oracle",
+        params={},
+        build=_build_greedy,
+        kinds=BOTH,
         doc="per round, knows what would be accepted: most tokens per second of that round",
     ),
     ControllerSpec(
-        name="oracle", params={}, build=_build_oracle,
+        name="oracle",
+        params={},
+        build=_build_oracle,
+        kinds=BOTH,
         doc="clairvoyant shortest path over the whole request (dynamic programme)",
     ),
-)  # fmt: skip
+)

@@ -30,9 +30,14 @@ def revise_nothing(params, state, lane, q, drafted, more):
 
 def _build_plain(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
-        name="plain", config=values, params=NoParams(), begin=begin_nothing, revise=revise_nothing, update=no_update,
+        name="plain",
+        config=values,
+        params=NoParams(),
+        begin=begin_nothing,
+        revise=revise_nothing,
+        update=no_update,
         pays_overhead=False,
-    )  # fmt: skip
+    )
 
 
 class StaticParams(NamedTuple):
@@ -51,9 +56,13 @@ def revise_static(params, state, lane, q, drafted, more):
 
 def _build_static(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
-        name="static", config=values, params=StaticParams(values["length"]), begin=begin_static, revise=revise_static,
+        name="static",
+        config=values,
+        params=StaticParams(values["length"]),
+        begin=begin_static,
+        revise=revise_static,
         update=no_update,
-    )  # fmt: skip
+    )
 
 
 class ScheduleParams(NamedTuple):
@@ -95,16 +104,23 @@ def update_schedule(params, state, lane, arm, drafted, submitted, accepted, roun
 
 def _build_schedule(name: str, config: dict[str, Any], params: ScheduleParams) -> Controller:
     return Controller(
-        name=name, config=config, params=params, begin=begin_schedule, revise=revise_schedule, update=update_schedule,
+        name=name,
+        config=config,
+        params=params,
+        begin=begin_schedule,
+        revise=revise_schedule,
+        update=update_schedule,
         initial=np.array([float(params.start)]),
-    )  # fmt: skip
+    )
 
 
 def _build_g4(values: dict[str, Any], setting: Setting) -> Controller:
     if values["min"] > values["max"]:
         raise ConfigError(f"controller 'g4': min={values['min']} is above max={values['max']}; give min <= max")
     start = min(max(values["start"], values["min"]), values["max"])
-    return _build_schedule("g4", values, ScheduleParams(start, values["up"], values["down"], values["min"], values["max"], True))
+    return _build_schedule(
+        "g4", values, ScheduleParams(start, values["up"], values["down"], values["min"], values["max"], True)
+    )
 
 
 def _build_hf(values: dict[str, Any], setting: Setting) -> Controller:
@@ -113,10 +129,16 @@ def _build_hf(values: dict[str, Any], setting: Setting) -> Controller:
 
 SPECS = (
     ControllerSpec(
-        name="plain", params={}, build=_build_plain, doc="plain autoregressive decoding: the baseline of every speedup"
+        name="plain",
+        params={},
+        build=_build_plain,
+        kinds=("length", "arm"),
+        doc="plain autoregressive decoding: the baseline of every speedup",
     ),
     ControllerSpec(
-        name="static", params={"length": length_param(doc="tokens submitted each round")}, build=_build_static,
+        name="static",
+        params={"length": length_param(doc="tokens submitted each round")},
+        build=_build_static,
         doc="the same length every round",
     ),
     ControllerSpec(
@@ -129,7 +151,7 @@ SPECS = (
             "max": max_param(60),
         },
         build=_build_g4,
-        doc="G4-style schedule: +up when everything submitted was accepted, else -down; LibraSpec's baseline after Gemma's drafter",
+        doc="G4-style schedule: +up when everything submitted was accepted, else -down (LibraSpec's baseline)",
     ),
     ControllerSpec(
         name="hf-heuristic",
@@ -137,4 +159,4 @@ SPECS = (
         build=_build_hf,
         doc="transformers' heuristic schedule: +2 / -1, floor 1, no cap on the count, requests cut at max",
     ),
-)  # fmt: skip
+)

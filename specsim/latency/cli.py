@@ -177,9 +177,23 @@ def _rebuilt(data: Path, models: Mapping[str, LatencyModel]) -> dict[str, Latenc
 def _entry(name: str, model: LatencyModel) -> dict[str, Any]:
     found = model.provenance
     line = found["line"]
-    keys = ("device", "target", "dtype", "valid_s", "heldout_rel_err", "max_rel_err", "slope_significant", "derived",
-            "scaling_rel_err",
-            "source", "license", "includes", "excludes", "notes", "commands")  # fmt: skip
+    keys = (
+        "device",
+        "target",
+        "dtype",
+        "valid_s",
+        "heldout_rel_err",
+        "max_rel_err",
+        "slope_significant",
+        "derived",
+        "scaling_rel_err",
+        "source",
+        "license",
+        "includes",
+        "excludes",
+        "notes",
+        "commands",
+    )
     summary = {"name": name, "form": model.verify.form, **line, "c_over_b": line["c_s"] / line["b_s"]}
     return summary | {key: found[key] for key in keys} | {"model": model.to_dict()}
 

@@ -186,8 +186,14 @@ def llmservingsim_points(paths: Sequence[str | Path], *, layers: int) -> Measure
 # operator -> how often it runs in a forward pass, respectively in a decoder layer
 _DENSE_ONCE = {"embedding": 1, "final_layernorm": 1}
 _DENSE_LAYER = {
-    "layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1,
-}  # fmt: skip
+    "layernorm": 2,
+    "qkv_proj": 1,
+    "rotary_emb": 1,
+    "o_proj": 1,
+    "gate_up_proj": 1,
+    "act_fn": 1,
+    "down_proj": 1,
+}
 
 
 def _by_layer(path: str | Path, length_column: str, needed: Sequence[str]) -> dict[str, dict[int, float]]:

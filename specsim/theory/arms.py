@@ -117,8 +117,14 @@ def lower_bound(laws: Sequence[Vector], cost: Vector) -> float:
 
 def initial_cost(mu: Vector, cost: Vector) -> Fraction:
     """Wall-time regret of pulling every arm once: sum of c_k (1 - nu_k / nu*), in units of cost."""
+    return pseudo_regret(mu, cost, [1] * len(mu))
+
+
+def pseudo_regret(mu: Vector, cost: Vector, pulls: Sequence[int]) -> Fraction:
+    """Wall-time pseudo-regret of pulling arm k `pulls[k]` times: sum of n_k c_k (1 - nu_k / nu*), in units of cost."""
     nu = throughputs(mu, cost)
-    return sum((frac(c) * (1 - x / max(nu)) for c, x in zip(cost, nu, strict=True)), Fraction(0))
+    terms = (n * frac(c) * (1 - x / max(nu)) for n, c, x in zip(pulls, cost, nu, strict=True))
+    return sum(terms, Fraction(0))
 
 
 def hoeffding_exponent(beta: Number) -> Fraction:

@@ -19,7 +19,7 @@ from specsim.theory.exact import (
     optimal_lengths,
     survival,
     times,
-)  # fmt: skip
+)
 from specsim.theory.grids import F, Instance, instances, make_instance, peaked_instances, tables, vectors
 from specsim.theory.optimum import attainment
 from specsim.theory.record import Data, Finding, Tally, pairs

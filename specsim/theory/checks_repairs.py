@@ -18,7 +18,7 @@ from specsim.theory.optimum import (
     ratio_lengths,
     surplus,
     throughput,
-)  # fmt: skip
+)
 from specsim.theory.record import Data, Finding, Tally, pairs
 
 

@@ -15,7 +15,7 @@ from specsim.theory.arms import (
     mixture_exponent,
     throughputs,
     tokens_of,
-)  # fmt: skip
+)
 from specsim.theory.exact import argmax_set, frac, is_single_peaked
 from specsim.theory.grids import F, ascending
 from specsim.theory.record import Data, Finding, Tally
@@ -45,9 +45,7 @@ def check_lemma(counterexample: Data | None) -> Finding:
     mu = [frac(x) for x in counterexample["mu"]]
     confirmed = is_concave(mu) and is_valley(throughputs(mu, counterexample["cost"]))
     flat = throughputs([2, 4, 5], [1, 2, 3])  # equal spacing, strictly concave, and still two best arms
-    return tally.finding(
-        confirmed=confirmed and argmax_set(flat) == [0, 1], second_rise=unequal, level_top_only=level
-    )  # fmt: skip
+    return tally.finding(confirmed=confirmed and argmax_set(flat) == [0, 1], second_rise=unequal, level_top_only=level)
 
 
 def check_premise(counterexample: Data | None) -> Finding:
@@ -94,7 +92,7 @@ def check_regret(counterexample: Data | None) -> Finding:
         least_beta_squared_for_one_n=F(1, 2),
         least_beta_squared_for_all_n=F(3, 5),
         lost_per_reset_of_an_example=lost,
-    )  # fmt: skip
+    )
 
 
 def check_r7(counterexample: Data | None) -> Finding:

@@ -159,8 +159,11 @@ def _lambda(request: Request) -> Answer:
     best, fixed = dinkelbach(contexts, cost), best_fixed(contexts, cost)
     ratio = throughput(contexts, cost, ratio_lengths(contexts, cost))
     return {
-        "lambda": str(best.lam), "d": best.d, "ratio_throughput": str(ratio), "best_fixed": [fixed[0], str(fixed[1])],
-    }  # fmt: skip
+        "lambda": str(best.lam),
+        "d": best.d,
+        "ratio_throughput": str(ratio),
+        "best_fixed": [fixed[0], str(fixed[1])],
+    }
 
 
 def _bandit(request: Request) -> Answer:

@@ -43,10 +43,18 @@ def make_instance(p: Sequence[Fraction], b: Fraction, sigma: int) -> Instance:
     cost = Affine(F(1), b)
     speed = eta(p, cost, sigma)
     return Instance(
-        p=tuple(p), cost=cost, sigma=sigma, low=lowest(sigma), alive=survival(p), tokens=expected_tokens(p, sigma),
-        table=times(cost, len(p)), speed=[F(-1) if x is None else x for x in speed], best=argmax_set(speed),
-        printed=printed_bounds(p, cost, sigma), corrected=corrected_bounds(p, cost, sigma),
-    )  # fmt: skip
+        p=tuple(p),
+        cost=cost,
+        sigma=sigma,
+        low=lowest(sigma),
+        alive=survival(p),
+        tokens=expected_tokens(p, sigma),
+        table=times(cost, len(p)),
+        speed=[F(-1) if x is None else x for x in speed],
+        best=argmax_set(speed),
+        printed=printed_bounds(p, cost, sigma),
+        corrected=corrected_bounds(p, cost, sigma),
+    )
 
 
 def vectors(depth: int, probs: Sequence[Fraction] = PROBS) -> Iterator[tuple[Fraction, ...]]:
@@ -58,13 +66,7 @@ def vectors(depth: int, probs: Sequence[Fraction] = PROBS) -> Iterator[tuple[Fra
 @cache
 def instances(depth: int = 3) -> tuple[Instance, ...]:
     """All instances up to `depth`, the paper's sigma 0 first; without p_1 = 0 there, where nothing is expected."""
-    return tuple(
-        make_instance(p, b, sigma)
-        for sigma in (0, 1)
-        for p in vectors(depth)
-        for b in BASES
-        if sigma or p[0]
-    )  # fmt: skip
+    return tuple(make_instance(p, b, sigma) for sigma in (0, 1) for p in vectors(depth) for b in BASES if sigma or p[0])
 
 
 @cache
@@ -93,10 +95,8 @@ def context_pairs() -> tuple[tuple[tuple[tuple[Fraction, tuple[Fraction, ...]], 
     probs = (F(1), F(1, 2), F(1, 3), F(0))
     kinds = list(product(probs, repeat=2))
     return tuple(
-        (((F(1, 2), x), (F(1, 2), y)), Affine(c, F(1)))
-        for x, y in combinations(kinds, 2)
-        for c in (F(1, 5), F(1, 2))
-    )  # fmt: skip
+        (((F(1, 2), x), (F(1, 2), y)), Affine(c, F(1))) for x, y in combinations(kinds, 2) for c in (F(1, 5), F(1, 2))
+    )
 
 
 def ascending(values: Sequence[Fraction], length: int) -> Iterator[tuple[Fraction, ...]]:

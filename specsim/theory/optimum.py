@@ -24,7 +24,7 @@ from specsim.theory.exact import (
     probabilities,
     survival,
     times,
-)  # fmt: skip
+)
 
 Context: TypeAlias = tuple[Number, Vector]
 

@@ -121,9 +121,13 @@ class Tally:
     def finding(self, *, confirmed: bool = True, **facts: Any) -> Finding:
         """All of it as a finding."""
         return Finding(
-            instances=self.instances, violations=self.violations, example=self.example, confirmed=confirmed,
-            repaired_violations=self.repaired_violations, facts=plain(facts),
-        )  # fmt: skip
+            instances=self.instances,
+            violations=self.violations,
+            example=self.example,
+            confirmed=confirmed,
+            repaired_violations=self.repaired_violations,
+            facts=plain(facts),
+        )
 
 
 def first(found: Iterable[Data], count: int = 1) -> list[Data]:

@@ -44,16 +44,30 @@ def document(results: Results, seconds: float) -> dict[str, Any]:
     """JSON values: `schema`, `contradictions`, `seconds`, and `statements` with their findings."""
     rows = []
     for statement, finding, fault in results:
-        rows.append({
-            "id": statement.id, "source": statement.source, "number": statement.number, "title": statement.title,
-            "printed": statement.printed, "assumptions": statement.assumptions, "verdict": statement.verdict,
-            "counterexample": statement.counterexample, "counterexample_in_words": statement.shown,
-            "repaired": statement.repaired, "proof": statement.proof, "agrees": not fault, "fault": fault,
-            "finding": {
-                "instances": finding.instances, "violations": finding.violations, "first_violation": finding.example,
-                "counterexample_confirmed": finding.confirmed, "repaired_violations": finding.repaired_violations,
-                "facts": finding.facts,
-            },
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": statement.id,
+                "source": statement.source,
+                "number": statement.number,
+                "title": statement.title,
+                "printed": statement.printed,
+                "assumptions": statement.assumptions,
+                "verdict": statement.verdict,
+                "counterexample": statement.counterexample,
+                "counterexample_in_words": statement.shown,
+                "repaired": statement.repaired,
+                "proof": statement.proof,
+                "agrees": not fault,
+                "fault": fault,
+                "finding": {
+                    "instances": finding.instances,
+                    "violations": finding.violations,
+                    "first_violation": finding.example,
+                    "counterexample_confirmed": finding.confirmed,
+                    "repaired_violations": finding.repaired_violations,
+                    "facts": finding.facts,
+                },
+            }
+        )
     contradictions = sum(bool(fault) for _, _, fault in results)
     return {"schema": SCHEMA_NAME, "contradictions": contradictions, "seconds": seconds, "statements": rows}

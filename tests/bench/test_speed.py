@@ -16,16 +16,24 @@ import pytest
 from specsim.chunk import TraceChunk
 from specsim.controllers import Setting, build
 from specsim.engine import replay
-from specsim.kernel import make_costs, make_rows, run_chunk
+from specsim.kernel import run_chunk
 from specsim.latency import LatencyModel
 from specsim.oracle import best_round_lengths
+from specsim.rows import make_costs, make_rows
 from specsim.schema import TraceMeta
 from specsim.trace import write_trace
 
 ROWS, LENGTH, PER_REQUEST = 200_000, 60, 1_000
 EIGHT = (
-    "libraspec:alpha=2.0", "libraspec:alpha=2.2", "goodput", "static:length=8", "g4", "threshold", "failfast", "greedy-oracle",
-)  # fmt: skip
+    "libraspec:alpha=2.0",
+    "libraspec:alpha=2.2",
+    "goodput",
+    "static:length=8",
+    "g4",
+    "threshold",
+    "failfast",
+    "greedy-oracle",
+)
 LATENCY = LatencyModel.affine(c_s=0.0009, b_s=0.063, draft_pass_s=0.003, overhead_s=0.0002)
 ATTEMPTS = 3  # the machines are shared: a neighbour's burst in one attempt is not the program's speed
 
@@ -41,9 +49,14 @@ def trace() -> tuple[TraceMeta, TraceChunk]:
     lengths = np.where(accepted.all(axis=1), LENGTH, accepted.argmin(axis=1))
     pos = np.tile(np.arange(PER_REQUEST), ROWS // PER_REQUEST).astype(np.int32)
     chunk = TraceChunk(
-        request=np.repeat(np.arange(ROWS // PER_REQUEST), PER_REQUEST).astype(np.int32), pos=pos, ctx_len=pos + 50,
-        offsets=np.arange(ROWS + 1, dtype=np.int64) * LENGTH, q=q.ravel(), p=q.ravel(), accept_len=lengths.astype(np.int16),
-    )  # fmt: skip
+        request=np.repeat(np.arange(ROWS // PER_REQUEST), PER_REQUEST).astype(np.int32),
+        pos=pos,
+        ctx_len=pos + 50,
+        offsets=np.arange(ROWS + 1, dtype=np.int64) * LENGTH,
+        q=q.ravel(),
+        p=q.ravel(),
+        accept_len=lengths.astype(np.int16),
+    )
     return TraceMeta(max_draft_len=LENGTH, temperature=1.0), chunk
 
 
@@ -77,7 +90,9 @@ def test_eight_controllers_take_no_longer_than_reading_their_columns(
     for _ in range(ATTEMPTS):
         run_s, read_s = fastest(run, read)
         ratios.append(run_s / read_s)
-        print(f"\neight controllers {1000 * run_s:.0f} ms, reading q and p {1000 * read_s:.0f} ms, ratio {ratios[-1]:.2f}")
+        print(
+            f"\neight controllers {1000 * run_s:.0f} ms, reading q and p {1000 * read_s:.0f} ms, ratio {ratios[-1]:.2f}"
+        )
         if ratios[-1] <= 1.0:
             break
     assert min(ratios) <= 1.0
@@ -98,9 +113,17 @@ def test_each_controller_is_25_times_faster_than_plain_python(
 
         def run() -> int:
             ran = run_chunk(
-                controller, controller.fresh_state(), rows, best, costs, block_len=1, every_round=False, limit=LENGTH,
-                seed=0, compiled=compiled,
-            )  # fmt: skip
+                controller,
+                controller.fresh_state(),
+                rows,
+                best,
+                costs,
+                block_len=1,
+                every_round=False,
+                limit=LENGTH,
+                seed=0,
+                compiled=compiled,
+            )
             return ran.rounds.row.size
 
         rounds = run()

@@ -1,0 +1,108 @@
+"""What the round loop reads and writes: costs, trace rows and round columns, as structs of arrays numba understands."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.chunk import TraceChunk
+from specsim.latency import LatencyModel
+
+
+class Costs(NamedTuple):
+    """Round costs in seconds. `verify_s[s]`: forward pass over s positions at zero context; float64[max_m + 2]."""
+
+    verify_s: NDArray[np.float64]
+    ctx_s: float
+    pass_s: float
+    token_s: float
+    overhead_s: float
+
+
+def make_costs(model: LatencyModel, max_draft_len: int) -> Costs:
+    """Tabulate a latency model for drafts of up to `max_draft_len` tokens."""
+    return Costs(
+        verify_s=model.verify_table(max_draft_len + 1),
+        ctx_s=float(model.ctx_s),
+        pass_s=float(model.draft_pass_s),
+        token_s=float(model.draft_token_s),
+        overhead_s=float(model.overhead_s),
+    )
+
+
+class Rows(NamedTuple):
+    """The columns of a chunk that the loop reads; R rows, N draft positions, B requests.
+
+    `starts` int64[B + 1] are the rows at which requests begin; `offsets` int64[R + 1] delimit each row's draft
+    positions in `q` float32[N] (empty when no controller needs it); `hint` int32[R], -1 where there is none. Arm traces
+    have K > 0 columns in `arm_accept` int16[R, K] and `arm_draft_s` float64[R, K], seconds of the whole draft.
+    """
+
+    starts: NDArray[np.int64]
+    request: NDArray[np.int32]
+    pos: NDArray[np.int32]
+    ctx_len: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    q: NDArray[np.float32]
+    accept_len: NDArray[np.int16]
+    hint: NDArray[np.int32]
+    arm_accept: NDArray[np.int16]
+    arm_draft_s: NDArray[np.float64]
+
+
+def make_rows(
+    chunk: TraceChunk, accept_len: NDArray[np.int16] | None = None, arm_draft_s: NDArray[np.float64] | None = None
+) -> Rows:
+    """The columns of a chunk, absent ones replaced by placeholders that no controller reads.
+
+    Args:
+        chunk: whole requests.
+        accept_len: int16[R] in place of the logged lengths.
+        arm_draft_s: float64[R, K], seconds of each arm's whole draft; needed for arm traces.
+    """
+    arm_accept = np.zeros((chunk.rows, 0), np.int16) if chunk.arm_accept_len is None else chunk.arm_accept_len
+    firsts = np.flatnonzero(np.diff(chunk.request)) + 1
+    return Rows(
+        starts=np.concatenate([[0], firsts, [chunk.rows]]).astype(np.int64),
+        request=chunk.request,
+        pos=chunk.pos,
+        ctx_len=np.zeros(chunk.rows, np.int32) if chunk.ctx_len is None else chunk.ctx_len,
+        offsets=chunk.offsets,
+        q=np.zeros(0, np.float32) if chunk.q is None else chunk.q,
+        accept_len=chunk.accept_len if accept_len is None else accept_len,
+        hint=np.full(chunk.rows, -1, np.int32),
+        arm_accept=np.ascontiguousarray(arm_accept),
+        arm_draft_s=np.zeros((chunk.rows, 0)) if arm_draft_s is None else np.ascontiguousarray(arm_draft_s),
+    )
+
+
+class Rounds(NamedTuple):
+    """RoundLog columns the loop fills, plus `row` (row of the chunk the round started at)."""
+
+    row: NDArray[np.int32]
+    round: NDArray[np.int32]
+    arm: NDArray[np.int16]
+    drafted_len: NDArray[np.int16]
+    submitted_len: NDArray[np.int16]
+    accepted_len: NDArray[np.int16]
+    emitted_len: NDArray[np.int16]
+    draft_passes: NDArray[np.int16]
+    draft_s: NDArray[np.float64]
+    verify_s: NDArray[np.float64]
+    overhead_s: NDArray[np.float64]
+    round_s: NDArray[np.float64]
+
+
+_DTYPES = {"row": np.int32, "round": np.int32}
+# What the loop sums, in this order; deviation is from the best length, part_drafts are drafts short of the whole row.
+SUM_NAMES = ("tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped", "deviation", "part_drafts")
+
+
+def empty_rounds(rows: int) -> Rounds:
+    """Uninitialised columns for at most `rows` rounds (a round starts at a row, and no row starts two)."""
+    columns: list[Any] = [
+        np.empty(rows, _DTYPES.get(name, np.float64 if name.endswith("_s") else np.int16)) for name in Rounds._fields
+    ]
+    return Rounds(*columns)
