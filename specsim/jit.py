@@ -85,7 +85,7 @@ def jit(function: _F, *, disk_cache: bool | None = None) -> _F:
         compiled: Any = numba.njit(function, cache=bool(folder), error_model="numpy")
     finally:
         _numba_config.CACHE_DIR = before
-    if folder:
+    if folder and is_compiled(compiled):  # NUMBA_DISABLE_JIT leaves plain functions
         _forgive(compiled._cache)
     return compiled
 
