@@ -265,7 +265,7 @@ def test_log_of_executed_rounds(tmp_path: Path) -> None:
         assert row["oracle_mad"] is not None
     text = replay_here(trace, "-c", "static:length=2").out
     assert "every-round" in text
-    assert "static:length=2 asked for more tokens than were recorded in 66.7 % of its rounds" in text
+    assert "static:length=2 asked for more draft tokens than were recorded in 66.7 % of its rounds" in text
 
 
 def test_latency_option_goes_before_the_embedded_model(tmp_path: Path) -> None:
