@@ -325,3 +325,11 @@ def test_exact_functions_refuse_nonsense() -> None:
         with pytest.raises(ConfigError) as caught:
             call()
         assert text in str(caught.value)
+
+
+def test_the_page_has_the_verdicts() -> None:
+    text = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    for statement in STATEMENTS:
+        assert text.count(f"| {statement.id} | {statement.verdict} |") == 1, statement.id
+    for kind in KINDS:
+        assert f"| `{kind}` |" in text
