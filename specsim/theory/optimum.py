@@ -120,8 +120,10 @@ def ratio_lengths(contexts: Sequence[Context], cost: Cost) -> list[int]:
 
 def best_fixed(contexts: Sequence[Context], cost: Cost) -> tuple[int, Fraction]:
     """The shortest of the best lengths that are the same in every round, and its throughput."""
-    depth = max((len(p) for _, p in contexts), default=0)
-    speeds = [throughput(contexts, cost, [d] * len(contexts)) for d in range(depth + 1)]
+    weights, tokens, table = _checked(contexts, cost)
+    total = sum(weights)
+    gained = (sum((w * m[d] for w, m in zip(weights, tokens, strict=True)), Fraction(0)) for d in range(len(table)))
+    speeds = [tokens_d / (total * time) for tokens_d, time in zip(gained, table, strict=True)]
     best = argmax_set(speeds)[0]
     return best, speeds[best]
 

@@ -59,8 +59,8 @@ LIBRASPEC = (
         repaired="Rollbacks are beneficial; extensions need the corrected bounds: R4.",
         proof="Rollback: min eps_i < d and every eps_i is at least the longest best length (R3), so the move ends "
         "between the peak and d. Extension: the sum counts token i, which tau_i holds already, against a cost"
-        " of d' - i tokens, and lacks the factor P_i for reaching the segment. At every best or shorter "
-        "length the printed rule still asks for more.",
+        " of d' - i tokens, and lacks the factor P_i for reaching the segment. Up to the shortest best "
+        "length (b > 0) the printed rule asks for more whenever another position follows.",
         checker=checks.check_34,
     ),
     Statement(
