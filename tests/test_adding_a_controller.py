@@ -18,29 +18,21 @@ BLOCKS: list[tuple[str, str, str]] = _MARKED.findall(PAGE)
 
 
 def apply_edit(text: str, diff: str) -> str:
-    """The text after a diff without line numbers: each run of context and "-" lines must occur in it exactly once."""
-    old: list[str] = []
-    new: list[str] = []
+    """The text after a diff without line numbers.
 
-    def settle() -> None:
-        nonlocal text
-        before, after = "".join(old), "".join(new)
-        assert text.count(before) == 1, f"the page edits lines that are not there:\n{before}"
-        text = text.replace(before, after)
-        old.clear()
-        new.clear()
-
-    previous = " "
-    for line in diff.splitlines(keepends=True):
-        sign, content = line[0], line[1:]
-        if previous == "+" and sign != "+":
-            settle()
-        if sign in " -":
-            old.append(content)
-        if sign in " +":
-            new.append(content)
-        previous = sign
-    settle()
+    Hunks are parted by lines of "@@"; the context and "-" lines of each must occur in the text exactly once. "..." at
+    the end of a line stands for the rest of it, and in the "+" lines for the same rest.
+    """
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] in " -")
+        after = "".join(line[1:] for line in lines if line[0] in " +")
+        pattern = "^" + re.escape(before).replace(re.escape("...\n"), "(.*)\n")
+        found = list(re.finditer(pattern, text, re.MULTILINE))
+        assert len(found) == 1, f"the page edits lines that are there {len(found)} times:\n{before}"
+        for rest in found[0].groups():
+            after = after.replace("...\n", rest + "\n", 1)
+        text = text[: found[0].start()] + after + text[found[0].end() :]
     return text
 
 
@@ -106,7 +98,18 @@ def test_compiled_and_shipped(tmp_path: Path) -> None:
     assert "| `echo` | `extra`: 1;" in output
 
 
-def test_an_edit_of_lines_that_are_not_there_is_noticed() -> None:
+def test_edits_are_applied_as_the_page_means_them() -> None:
     assert apply_edit("a\nb\nc\n", " a\n-b\n+B\n c\n+d\n") == "a\nB\nc\nd\n"
-    with pytest.raises(AssertionError, match="not there"):
-        apply_edit("a\n", "-b\n+c\n")
+    assert apply_edit("a\nb\n", "+x\n b\n@@\n-a\n+A\n") == "A\nx\nb\n"
+    assert (
+        apply_edit("for f in (a, b)\nend\n", "-for f in (...\n+for f in (new, ...\n") == "for f in (new, a, b)\nend\n"
+    )
+    assert (
+        apply_edit("for f in (\n    a,\n)\n", "-for f in (...\n+for f in (new, ...\n") == "for f in (new, \n    a,\n)\n"
+    )
+
+
+@pytest.mark.parametrize(("text", "times"), [("a\n", 0), ("b\na\nb\n", 2), ("bb\nab\n", 0)])
+def test_an_edit_of_lines_that_are_not_there_once_is_noticed(text: str, times: int) -> None:
+    with pytest.raises(AssertionError, match=f"there {times} times"):
+        apply_edit(text, "-b\n+c\n")

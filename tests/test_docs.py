@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specsim.controllers import DEFAULT_SET, REGISTRY, Setting, build
+from specsim.controllers import DEFAULT_ARM_SET, DEFAULT_SET, REGISTRY, Setting, build
 from specsim.latency import LatencyModel
 from tests.readme import ROOT, pages
 
@@ -108,12 +109,15 @@ def test_controllers_page_names_every_parameter() -> None:
 
 
 def test_spellings_in_the_pages_are_valid() -> None:
-    setting = Setting(block_len=1, max_draft_len=96, latency=LatencyModel.affine(c_s=0.001, b_s=0.02))
+    length = Setting(block_len=1, max_draft_len=96, latency=LatencyModel.affine(c_s=0.001, b_s=0.02))
+    settings = {"length": length, "arm": dataclasses.replace(length, arm_draft_s=(0.01, 0.02), draft_len=4)}
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS if page.name != "adding-a-controller.md")
     spellings = re.findall(r"(?:-c|--controllers) ([a-z][\w-]*(?::[\w=.,-]+)?)", text)
     assert spellings
-    for spelling in (*spellings, *DEFAULT_SET):
-        assert build(spelling, setting).name == spelling.partition(":")[0]
+    for spelling in (*spellings, *DEFAULT_SET, *DEFAULT_ARM_SET):
+        name = spelling.partition(":")[0]
+        for kind in REGISTRY[name].kinds:
+            assert build(spelling, settings[kind]).name == name
 
 
 def test_claims_has_one_row_per_system() -> None:
