@@ -309,3 +309,16 @@ def test_max_defaults_to_what_the_trace_holds(name: str, trace_max: int, want: i
 def test_libraspec_block_defaults_to_the_drafters() -> None:
     assert controller("libraspec", max_draft_len=24, block_len=15).config["block"] == 15
     assert controller("libraspec", max_draft_len=24, block_len=1).config["block"] == 10
+
+
+@given(q=ROWS, c=st.sampled_from([0.0, 0.125, 0.5]), cap=st.integers(1, 24))
+def test_corrected_reaches_the_smallest_best_ratio_on_affine_costs(q: np.ndarray, c: float, cap: int) -> None:
+    """R4: two adjustments lead to the smallest argmax of expected tokens over round time."""
+    model = LatencyModel.affine(c_s=c, b_s=1.0 - c, overhead_s=0.25)
+    last = min(len(q), cap)
+    if last == 0:
+        return
+    tokens = 1 + np.concatenate([[0.0], np.cumsum(np.cumprod(q[:last].astype(np.float64)))])
+    rates = tokens / (0.25 + np.array([float(model.verify_s(d + 1)) for d in range(last + 1)]))
+    best = int(np.argmax(rates >= rates.max() * (1 - 1e-12)))
+    assert play("corrected", q, max=cap, block_len=24, latency=model)[0] == best

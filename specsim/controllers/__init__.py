@@ -6,7 +6,19 @@ A new controller is one file with its `ControllerSpec` and one line here; it the
 
 from __future__ import annotations
 
-from specsim.controllers import arms, bandits, confidence, goodput, libraspec, oracles, schedules, weights
+from specsim.controllers import (
+    arms,
+    bandits,
+    confidence,
+    corrected,
+    goodput,
+    lambda_rule,
+    lengths_bandit,
+    libraspec,
+    oracles,
+    schedules,
+    weights,
+)
 from specsim.controllers.base import Controller, ControllerSpec, NoParams, Param, Setting, suggest
 from specsim.errors import ConfigError
 
@@ -26,7 +38,19 @@ __all__ = [
 
 REGISTRY: dict[str, ControllerSpec] = {
     spec.name: spec
-    for family in (schedules, confidence, libraspec, goodput, oracles, arms, bandits, weights)
+    for family in (
+        schedules,
+        confidence,
+        libraspec,
+        goodput,
+        corrected,
+        lambda_rule,
+        lengths_bandit,
+        oracles,
+        arms,
+        bandits,
+        weights,
+    )
     for spec in family.SPECS
 }
 

@@ -1,0 +1,179 @@
+"""The lambda rule: most tokens per second in the long run (renewal theory; docs/theory.md, R8).
+
+With lambda the tokens per second reached so far, verifying d tokens is worth E[tokens] - lambda * seconds; the best d
+of each round maximises that, and the policy is optimal for the long-run ratio. Confidences are calibrated online.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, max_param
+from specsim.controllers.calibration import COLUMNS, FORMS, calibrated, next_probability, observe
+from specsim.jit import jit
+
+TOKENS, SECONDS, IDLE, PATIENCE, FIRST_SEEN, FIRST_ACCEPTED, TABLES = 0, 1, 2, 3, 4, 5, 6
+# Scratch columns, after the tables: what is known of the drafted tokens.
+ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE = range(5)
+FIRST_PRIOR = 4.0  # observations' worth of optimism about the first token
+LOOKAHEAD = 16  # tokens looked past what is drafted, at least one block
+
+
+class LambdaParams(NamedTuple):
+    """`verify_s[d]` seconds to verify d tokens at zero context; `pass_s`, `token_s` seconds of drafting.
+
+    `form` is the calibrator's number; `scratch` the first scratch column.
+    """
+
+    form: int
+    max: int
+    block_len: int
+    verify_s: NDArray[np.float64]
+    pass_s: float
+    token_s: float
+    scratch: int
+
+
+@jit
+def rate(state, lane):
+    """lambda: tokens per second so far, the prior included."""
+    return state[lane, TOKENS] / state[lane, SECONDS]
+
+
+@jit
+def block_seconds(params, tokens):
+    """Seconds of drafting `tokens` more, in whole passes."""
+    passes = (tokens + params.block_len - 1) // params.block_len
+    return passes * params.pass_s + passes * params.block_len * params.token_s
+
+
+@jit
+def worth_of_drafting(params, state, lane, length, survival, expected, chance, value):
+    """Largest gain over `value` from drafting on from `length`, if every further token passes with `chance`."""
+    speed = rate(state, lane)
+    best = -1.0e300
+    horizon = min(params.max, length + max(LOOKAHEAD, params.block_len))
+    for d in range(length + 1, horizon + 1):
+        survival *= chance
+        expected += survival
+        gain = expected - speed * (params.verify_s[d] + block_seconds(params, d - length)) - value
+        best = max(best, gain)
+    return best
+
+
+@jit
+def begin_lambda(params, state, lane, pos, ctx_len, u, hint):
+    """Draft unless the first token is not expected to pay; then try again after a while that doubles up to 256 rounds.
+
+    Without such trials a rule that once stopped drafting would never learn that the text became easier.
+    """
+    if params.max == 0:
+        return -1, 0
+    chance = (state[lane, FIRST_ACCEPTED] + FIRST_PRIOR) / (state[lane, FIRST_SEEN] + FIRST_PRIOR)
+    plain = -rate(state, lane) * params.verify_s[0]
+    if worth_of_drafting(params, state, lane, 0, 1.0, 0.0, chance, plain) > 0.0:
+        state[lane, IDLE], state[lane, PATIENCE] = 0.0, 8.0
+        return -1, params.block_len
+    state[lane, IDLE] += 1.0
+    if state[lane, IDLE] < state[lane, PATIENCE]:
+        return -1, 0
+    state[lane, IDLE], state[lane, PATIENCE] = 0.0, min(2.0 * state[lane, PATIENCE], 256.0)
+    return -1, params.block_len
+
+
+@jit
+def revise_lambda(params, state, lane, q, drafted, more):
+    """argmax over d of S_d - lambda * verify(d); another block when looking ahead says that it pays its drafting."""
+    s = params.scratch
+    last = min(drafted, params.max)
+    speed = rate(state, lane)
+    first = int(state[lane, s + ABSORBED])
+    if first == 0:
+        state[lane, s + SURVIVAL], state[lane, s + BEST_VALUE] = 1.0, -speed * params.verify_s[0]
+    survival, expected, best = state[lane, s + SURVIVAL], state[lane, s + EXPECTED], int(state[lane, s + BEST])
+    value = state[lane, s + BEST_VALUE]
+    for j in range(first, last):
+        confidence = float(q[j])
+        state[lane, s + BEST_VALUE + 1 + j] = confidence
+        survival *= calibrated(params.form, state, lane, TABLES, confidence, j)
+        expected += survival
+        if expected - speed * params.verify_s[j + 1] > value:
+            best, value = j + 1, expected - speed * params.verify_s[j + 1]
+    state[lane, s + ABSORBED], state[lane, s + SURVIVAL], state[lane, s + EXPECTED] = last, survival, expected
+    state[lane, s + BEST], state[lane, s + BEST_VALUE] = best, value
+    if more and last < params.max:
+        chance = next_probability(state, lane, TABLES, float(q[last - 1]))
+        if worth_of_drafting(params, state, lane, last, survival, expected, chance, value) > 0.0:
+            return best, drafted + params.block_len
+    return best, best
+
+
+@jit
+def update_lambda(params, state, lane, arm, drafted, submitted, accepted, round_s):
+    state[lane, TOKENS] += accepted + 1.0
+    state[lane, SECONDS] += round_s
+    confidences = params.scratch + BEST_VALUE + 1
+    before = -1.0
+    for j in range(min(accepted + 1, submitted)):
+        confidence = state[lane, confidences + j]
+        observe(params.form, state, lane, TABLES, confidence, j, j < accepted, before)
+        before = confidence
+    if submitted > 0:
+        state[lane, FIRST_SEEN] += 1.0
+        state[lane, FIRST_ACCEPTED] += 1.0 if accepted > 0 else 0.0
+
+
+def _build(values: dict[str, Any], setting: Setting) -> Controller:
+    model, scratch = setting.latency, TABLES + COLUMNS
+    params = LambdaParams(
+        form=FORMS[values["calibrate"]],
+        max=values["max"],
+        block_len=setting.block_len,
+        verify_s=model.verify_table(values["max"] + 1)[1:],
+        pass_s=float(model.draft_pass_s),
+        token_s=float(model.draft_token_s),
+        scratch=scratch,
+    )
+    initial = np.zeros(scratch)
+    # The prior: `prior` tokens at `speed` times plain decoding, so that it scales with the hardware.
+    initial[TOKENS] = values["prior"]
+    initial[SECONDS] = values["prior"] * float(model.verify_s(1)) / values["speed"]
+    initial[PATIENCE] = 8.0
+    return Controller(
+        name="lambda",
+        config=values,
+        params=params,
+        begin=begin_lambda,
+        revise=revise_lambda,
+        update=update_lambda,
+        initial=initial,
+        scratch=BEST_VALUE + 1,
+        work=values["max"],
+        per_request=not values["carry"],
+        needs_q=True,
+    )
+
+
+SPECS = (
+    ControllerSpec(
+        name="lambda",
+        params={
+            "calibrate": Param(
+                kind=str, default="beta", choices=tuple(FORMS), doc="how confidences become probabilities"
+            ),
+            "carry": Param(kind=bool, default=True, doc="keep what was learnt from one request to the next"),
+            "prior": Param(
+                kind=float, default=30.0, low=0.0, open_low=True, doc="tokens the prior of lambda counts for"
+            ),
+            "speed": Param(
+                kind=float, default=2.0, low=0.0, open_low=True, doc="the prior's speed, in units of 1 / verify(1)"
+            ),
+            "max": max_param(),
+        },
+        build=_build,
+        doc="lambda rule: most tokens per second in the long run, with online calibration (docs/theory.md, R8)",
+    ),
+)
