@@ -1,4 +1,4 @@
-"""`python -m specsim.replay traces/*.parquet`: which length controller would have been fastest here, and by how much.
+"""`python -m specsim.replay traces/*.parquet`: which controller would have been fastest here, and by how much.
 
 Command line only: arguments, progress, and handing results to `specsim.report` and `specsim.outdir`. Nothing imports
 this module, so `python -m` runs it once.
@@ -47,7 +47,11 @@ class Config:
 @click.command(help=__doc__.split("\n")[0].partition(": ")[2].capitalize() if __doc__ else None)
 @click.argument("traces", nargs=-1, required=True)
 @click.option(
-    "--controllers", "-c", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="Repeatable; default: a set of eight."
+    "--controllers",
+    "-c",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="Repeatable; default: eight for the kind of trace.",
 )
 @click.option("--latency", metavar="FILE|preset:NAME", help="Latency model; default: the one inside each trace.")
 @click.option("--acceptance", type=click.Choice(ACCEPTANCES), default="logged", show_default=True)

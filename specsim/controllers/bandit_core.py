@@ -116,8 +116,17 @@ def revise_arm(params, state, lane, q, drafted, more):
 def bandit(
     name: str, begin: Any, setting: Setting, config: dict[str, Any], *, update: Any = update_arm, **kwargs: Any
 ) -> Controller:
-    """A controller over the arms of `setting`; `config` also fills the fields of `BanditParams` it names."""
+    """A controller over the arms of `setting`; `config` also fills the fields of `BanditParams` it names.
+
+    With track=ewma the reset is off and `keep` follows from the half-life; elsewhere the half-life says nothing and is
+    left out of the config, which can be typed back as it stands.
+    """
     fields = {"beta": 0.0, "scale": 0.0, "delta": 1.0, "reset": 0, "keep": 1.0}
+    if config.get("track") == "ewma":
+        fields["keep"] = 0.5 ** (1.0 / config["halflife"])
+        config = {key: value for key, value in config.items() if key != "reset"}
+    else:
+        config = {key: value for key, value in config.items() if key != "halflife"}
     params = BanditParams(
         arms=len(setting.arm_draft_s),
         draft_len=setting.draft_len,
@@ -135,13 +144,6 @@ def bandit(
     )
 
 
-def tracked(values: dict[str, Any]) -> dict[str, Any]:
-    """Resolve `track` and `halflife` into `keep`, and `reset` to 0 where fading replaces it."""
-    if values["track"] == "ewma":
-        return {**values, "reset": 0, "keep": 0.5 ** (1.0 / values["halflife"])}
-    return {key: value for key, value in values.items() if key != "halflife"}
-
-
 def one_of_reset_and_track(given: dict[str, Any]) -> None:
     """Refuse a reset interval together with fading."""
     if given.get("track") == "ewma" and "reset" in given:
@@ -149,9 +151,7 @@ def one_of_reset_and_track(given: dict[str, Any]) -> None:
 
 
 def simple(name: str, begin: Any, **kwargs: Any) -> Any:
-    return lambda values, setting: bandit(
-        name, begin, setting, tracked(values) if "track" in values else values, **kwargs
-    )
+    return lambda values, setting: bandit(name, begin, setting, values, **kwargs)
 
 
 BETA = Param(kind=float, default=0.3, low=0.0, doc="multiplier of the confidence radius (the paper prints 1)")
