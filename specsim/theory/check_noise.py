@@ -105,7 +105,10 @@ def band(statistic: Statistic, noise: Noise, *, floor: float | Floats = 0.0) -> 
 
 
 def degrees_of_freedom(statistic: Statistic, noise: Noise, estimate: Floats) -> Floats:
-    """float64[K]: how many squared influences the variance really averages; G - 1 for equal normal ones, 2 for one."""
+    """float64[K]: how many squared influences the variance really averages, by their fourth moment.
+
+    G - 1 for normal ones. Below 3 the estimate itself is too rough to widen a band by, so it stops there.
+    """
     groups = noise.groups
     influence = statistic(1 - np.eye(groups)) - estimate
     influence = np.where(np.isfinite(influence), influence, 0.0)
@@ -116,7 +119,7 @@ def degrees_of_freedom(statistic: Statistic, noise: Noise, estimate: Floats) -> 
     spread = fourth - second**2 / groups
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(spread > 0, 2 * second**2 / np.where(spread > 0, spread, 1.0), groups - 1)
-    return np.clip(found, 1.0, groups - 1)
+    return np.clip(found, 1.0, groups - 1) if groups <= 4 else np.clip(found, 3.0, groups - 1)
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
