@@ -1,1 +1,4 @@
-"""Wall-time regret of bandits over draft configurations: worlds, a compiled runner, measures, studies (docs/regret.md)."""
+"""Wall-time regret of bandits over draft configurations: worlds, a compiled runner, measures and studies.
+
+Nothing here restates a rule: the runner calls the controllers' own compiled functions.
+"""

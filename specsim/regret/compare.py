@@ -17,14 +17,16 @@ from specsim.regret.worlds import Case
 
 SCHEMA = "specsim.regret/1"
 WIDTH = 132  # of a pipe
+# No resets, as regret is about one long run; the second SP2ec is the published one.
 DEFAULT_POLICIES = (
     "best-arm",
-    "sp2ec:beta=0.1",
-    "sp2ec:beta=0.3",
-    "sp2ec:beta=0.707",
-    "sp2ec:beta=1",
-    "klucb-unimodal",
-    "global-ucb",
+    "sp2ec:beta=0.1,reset=0",
+    "sp2ec:beta=0.3,reset=0",
+    "sp2ec:beta=0.3,reset=512",
+    "sp2ec:beta=0.707,reset=0",
+    "sp2ec:beta=1,reset=0",
+    "klucb-unimodal:reset=0",
+    "global-ucb:reset=0",
     "ucbspec",
     "ucb1",
     "thompson",

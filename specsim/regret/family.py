@@ -25,9 +25,18 @@ TOP = 1.35  # tokens per target step of the best arm
 PEAK = 0.3  # compute of the best arm
 # family: relative throughput lost one STEP below the peak, one above it, and the power at which that grows with
 # distance. sharp: the three best arms stand out; flat: the only one here whose tokens are concave in cost (R7).
-PEAKS = {"sharp": (0.02, 0.05, 3.0), "flat": (0.007, 0.012, 2.0), "steep": (0.05, 0.10, 2.0)}
+# drift and cliff: the best arm moves between a quarter and three quarters of the range, and with it the whole profile;
+# drift can be climbed from anywhere, in cliff far arms are worthless and what is near the old peak gives no direction.
+PEAKS = {
+    "sharp": (0.02, 0.05, 3.0),
+    "flat": (0.007, 0.012, 2.0),
+    "steep": (0.05, 0.10, 2.0),
+    "drift": (0.01, 0.01, 2.0),
+    "cliff": (0.02, 0.05, 3.0),
+}
+MOVING = ("drift", "cliff")
 VALLEY = (0.85, 0.64, 0.51, 0.43, 0.36, 1.12, 1.09)  # tokens per target step; five arms accept nothing
-FAMILIES = (*PEAKS, "valley", "short", "drift")
+FAMILIES = (*PEAKS, "valley", "short")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +129,7 @@ def make_family(
     gap_above: float | None = None,
     phase_len: int = 1000,
 ) -> ArmFamily:
-    """A family by name; gaps and the peak apply to sharp, flat, steep and drift.
+    """A family by name; gaps do not apply to valley and short, the peak only to sharp, flat and steep.
 
     Args:
         name: one of `FAMILIES`.
@@ -130,7 +139,7 @@ def make_family(
         cheapest, dearest: compute of the first and the last arm.
         peak: compute of the best arm, moved to the nearest arm.
         gap_below, gap_above: relative throughput lost per 0.05 of compute on either side of the peak.
-        phase_len: drift: rounds before the best arm moves.
+        phase_len: drift and cliff: rounds before the best arm moves.
 
     Raises:
         ConfigError: a number out of range.
@@ -150,12 +159,11 @@ def make_family(
         if max(rows[0]) >= 1:
             raise ConfigError(f"family short: compute above {dearest} would be accepted always; allowed: at most 1.2")
     else:
-        below, above, power = PEAKS.get(name, PEAKS["sharp"])
+        below, above, power = PEAKS[name]
         below = below if gap_below is None else gap_below
         above = above if gap_above is None else gap_above
-        # drift: the best arm moves between a quarter and three quarters of the range
         span = dearest - cheapest
-        peaks = [cheapest + span / 4, cheapest + 3 * span / 4] if name == "drift" else [PEAK if peak is None else peak]
+        peaks = [cheapest + span / 4, cheapest + 3 * span / 4] if name in MOVING else [PEAK if peak is None else peak]
         rows = [_peaked(compute, length, p, (below, above), power) for p in peaks]
     return ArmFamily(
         name=name,

@@ -51,7 +51,7 @@ def fit_growth(
     used = (rounds >= fit_from) & np.isfinite(regret)
     n, y = rounds[used].astype(np.float64), regret[used]
     result: dict[str, Any] = {"fit_from": fit_from, "range": None, "log": None, "power": None}
-    if n.size < 6 or n[-1] / n[0] < FIT_SPAN * 0.99:
+    if n.size < 6 or n[-1] / n[0] < FIT_SPAN * 0.95:
         span = "no rounds" if n.size == 0 else f"{n[0]:.0f} to {n[-1]:.0f}"
         return result | {
             "verdict": "undecided",
