@@ -5,7 +5,8 @@ Two layouts are read: files with a `cases` list (`case_id`, `component`, `parame
 want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file cannot be read.
 
 Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
-restates a rule. Those of theory.json are in `tests/vectors_theory.py`.
+restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
+bandits in `tests/vectors_bandits.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from specsim.online import OnlineController
+from tests.vectors_bandits import HANDLERS as BANDITS
 from tests.vectors_theory import HANDLERS as THEORY
 from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
 from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it from here
@@ -132,6 +134,7 @@ def ff_rounds(case: Case) -> Checks:
 
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
+    **BANDITS,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
     ("transformers_assisted", "confidence_stop"): hf_confidence,
