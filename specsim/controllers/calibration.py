@@ -122,6 +122,16 @@ def next_probability(state, lane, base, q):
 
 
 @jit
+def later_probability(state, lane, base):
+    """Acceptance of a token whose predecessor was accepted, whatever its confidence; 3/4 without observations."""
+    seen, accepted = 2.0 * NEXT_PRIOR, 1.5 * NEXT_PRIOR
+    for b in range(BUCKETS):
+        seen += state[lane, base + NEXT_SEEN + b]
+        accepted += state[lane, base + NEXT_ACCEPTED + b]
+    return accepted / seen
+
+
+@jit
 def observe(form, state, lane, base, q, position, accepted, before):
     """Add one observed position; `before` is the confidence of the token in front of it, negative at position 0."""
     b = bucket_of(q)

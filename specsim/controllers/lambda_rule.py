@@ -12,14 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, max_param
-from specsim.controllers.calibration import COLUMNS, FORMS, calibrated, next_probability, observe
+from specsim.controllers.calibration import COLUMNS, FORMS, calibrated, later_probability, next_probability, observe
 from specsim.jit import jit
 
 TOKENS, SECONDS, IDLE, PATIENCE, FIRST_SEEN, FIRST_ACCEPTED, TABLES = 0, 1, 2, 3, 4, 5, 6
 # Scratch columns, after the tables: what is known of the drafted tokens.
-ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE = range(5)
+ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE, TRIAL = range(6)
+CONFIDENCES = 6  # work columns from here
 FIRST_PRIOR = 4.0  # observations' worth of optimism about the first token
 LOOKAHEAD = 16  # tokens looked past what is drafted, at least one block
+CHEAP = 0.02  # tokens that could be decoded while a block is drafted, below which the question is not asked
+FIRST_WAIT, LONGEST_WAIT = 8.0, 256.0  # rounds without speculation before a trial
+TRIAL_LENGTH = 4  # tokens a trial submits
 
 
 class LambdaParams(NamedTuple):
@@ -51,13 +55,13 @@ def block_seconds(params, tokens):
 
 
 @jit
-def worth_of_drafting(params, state, lane, length, survival, expected, chance, value):
-    """Largest gain over `value` from drafting on from `length`, if every further token passes with `chance`."""
+def worth_of_drafting(params, state, lane, length, survival, expected, first, later, value):
+    """Largest gain over `value` from drafting on: the next token passes with chance `first`, those after it `later`."""
     speed = rate(state, lane)
     best = -1.0e300
     horizon = min(params.max, length + max(LOOKAHEAD, params.block_len))
     for d in range(length + 1, horizon + 1):
-        survival *= chance
+        survival *= first if d == length + 1 else later
         expected += survival
         gain = expected - speed * (params.verify_s[d] + block_seconds(params, d - length)) - value
         best = max(best, gain)
@@ -65,23 +69,33 @@ def worth_of_drafting(params, state, lane, length, survival, expected, chance, v
 
 
 @jit
-def begin_lambda(params, state, lane, pos, ctx_len, u, hint):
-    """Draft unless the first token is not expected to pay; then try again after a while that doubles up to 256 rounds.
+def wait(state, lane):
+    """Count a round without speculation; True when it is time for a trial, after 8 such rounds, then 16, up to 256.
 
-    Without such trials a rule that once stopped drafting would never learn that the text became easier.
+    Without trials a rule that once stopped would never learn that the text became easier.
     """
-    if params.max == 0:
-        return -1, 0
-    chance = (state[lane, FIRST_ACCEPTED] + FIRST_PRIOR) / (state[lane, FIRST_SEEN] + FIRST_PRIOR)
-    plain = -rate(state, lane) * params.verify_s[0]
-    if worth_of_drafting(params, state, lane, 0, 1.0, 0.0, chance, plain) > 0.0:
-        state[lane, IDLE], state[lane, PATIENCE] = 0.0, 8.0
-        return -1, params.block_len
     state[lane, IDLE] += 1.0
     if state[lane, IDLE] < state[lane, PATIENCE]:
+        return False
+    state[lane, IDLE], state[lane, PATIENCE] = 0.0, min(2.0 * state[lane, PATIENCE], LONGEST_WAIT)
+    return True
+
+
+@jit
+def begin_lambda(params, state, lane, pos, ctx_len, u, hint):
+    """Draft when drafting costs next to nothing, or when some draft is expected to pay."""
+    if params.max == 0:
         return -1, 0
-    state[lane, IDLE], state[lane, PATIENCE] = 0.0, min(2.0 * state[lane, PATIENCE], 256.0)
-    return -1, params.block_len
+    first = (state[lane, FIRST_ACCEPTED] + FIRST_PRIOR) / (state[lane, FIRST_SEEN] + FIRST_PRIOR)
+    later = later_probability(state, lane, TABLES)
+    plain = -rate(state, lane) * params.verify_s[0]
+    cheap = rate(state, lane) * block_seconds(params, params.block_len) < CHEAP
+    if cheap or worth_of_drafting(params, state, lane, 0, 1.0, 0.0, first, later, plain) > 0.0:
+        return -1, params.block_len
+    if wait(state, lane):
+        state[lane, params.scratch + TRIAL] = 1.0
+        return -1, params.block_len
+    return -1, 0
 
 
 @jit
@@ -90,14 +104,14 @@ def revise_lambda(params, state, lane, q, drafted, more):
     s = params.scratch
     last = min(drafted, params.max)
     speed = rate(state, lane)
-    first = int(state[lane, s + ABSORBED])
-    if first == 0:
+    start = int(state[lane, s + ABSORBED])
+    if start == 0:
         state[lane, s + SURVIVAL], state[lane, s + BEST_VALUE] = 1.0, -speed * params.verify_s[0]
     survival, expected, best = state[lane, s + SURVIVAL], state[lane, s + EXPECTED], int(state[lane, s + BEST])
     value = state[lane, s + BEST_VALUE]
-    for j in range(first, last):
+    for j in range(start, last):
         confidence = float(q[j])
-        state[lane, s + BEST_VALUE + 1 + j] = confidence
+        state[lane, s + CONFIDENCES + j] = confidence
         survival *= calibrated(params.form, state, lane, TABLES, confidence, j)
         expected += survival
         if expected - speed * params.verify_s[j + 1] > value:
@@ -105,9 +119,14 @@ def revise_lambda(params, state, lane, q, drafted, more):
     state[lane, s + ABSORBED], state[lane, s + SURVIVAL], state[lane, s + EXPECTED] = last, survival, expected
     state[lane, s + BEST], state[lane, s + BEST_VALUE] = best, value
     if more and last < params.max:
-        chance = next_probability(state, lane, TABLES, float(q[last - 1]))
-        if worth_of_drafting(params, state, lane, last, survival, expected, chance, value) > 0.0:
+        first = next_probability(state, lane, TABLES, float(q[last - 1]))
+        if worth_of_drafting(params, state, lane, last, survival, expected, first, first, value) > 0.0:
             return best, drafted + params.block_len
+    trial = state[lane, s + TRIAL] == 1.0
+    if best > 0 and not trial:
+        state[lane, IDLE], state[lane, PATIENCE] = 0.0, FIRST_WAIT
+    elif best == 0 and (trial or wait(state, lane)):
+        best = min(last, TRIAL_LENGTH)
     return best, best
 
 
@@ -115,7 +134,7 @@ def revise_lambda(params, state, lane, q, drafted, more):
 def update_lambda(params, state, lane, arm, drafted, submitted, accepted, round_s):
     state[lane, TOKENS] += accepted + 1.0
     state[lane, SECONDS] += round_s
-    confidences = params.scratch + BEST_VALUE + 1
+    confidences = params.scratch + CONFIDENCES
     before = -1.0
     for j in range(min(accepted + 1, submitted)):
         confidence = state[lane, confidences + j]
@@ -141,7 +160,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
     # The prior: `prior` tokens at `speed` times plain decoding, so that it scales with the hardware.
     initial[TOKENS] = values["prior"]
     initial[SECONDS] = values["prior"] * float(model.verify_s(1)) / values["speed"]
-    initial[PATIENCE] = 8.0
+    initial[PATIENCE] = FIRST_WAIT
     return Controller(
         name="lambda",
         config=values,
@@ -150,7 +169,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
         revise=revise_lambda,
         update=update_lambda,
         initial=initial,
-        scratch=BEST_VALUE + 1,
+        scratch=CONFIDENCES,
         work=values["max"],
         per_request=not values["carry"],
         needs_q=True,
