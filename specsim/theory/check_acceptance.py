@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from specsim.theory.check_data import DEPTH_BINS, DEPTH_STARTS, Q_BINS, Q_EDGES, Facts
+from specsim.theory.check_data import DEPTH_BINS, DEPTH_STARTS, Q_BINS, Q_EDGES, Facts, static_lengths
 from specsim.theory.check_noise import Band, Floats, Noise, band, ratio
 from specsim.theory.check_record import HOLDS, UNDECIDED, VIOLATED, Verdict, numbers, too_few, too_noisy
 
@@ -48,7 +48,7 @@ def _examined(facts: Facts) -> Any:
 
 
 def hazard(facts: Facts, noise: Noise) -> Verdict:
-    """Whether the acceptance rate depends on depth: every depth against the pooled rate, in one band."""
+    """Whether the acceptance rate depends on depth: all pairs of depths, in one band."""
     name = "hazard"
     few = too_few(name, _HAZARD, noise)
     kept = np.flatnonzero(_examined(facts))
@@ -65,39 +65,47 @@ def hazard(facts: Facts, noise: Noise) -> Verdict:
     risk, passed = noise.pooled(facts.risk)[:, kept], noise.pooled(facts.passed)[:, kept]
     at_risk = risk.sum(axis=0)
     overall = passed.sum() / at_risk.sum()
+    tested = static_lengths(len(kept) - 1)  # all of few depths, else thinned
+    first, second = (tested[index] for index in np.triu_indices(len(tested), 1))
 
-    def against_pooled(weights: Floats) -> Floats:
-        n, y = weights @ risk, weights @ passed
-        return ratio(y, n) - ratio(y.sum(axis=1), n.sum(axis=1))[:, None]
+    def rates(weights: Floats) -> Floats:
+        return ratio(weights @ passed, weights @ risk)
+
+    def differences(weights: Floats) -> Floats:
+        values = rates(weights)
+        return values[:, first] - values[:, second]
 
     # Under the hypothesis the variance of a rate is known from the pooled one; a run of successes is no certainty.
-    floor = np.sqrt(overall * (1 - overall) / at_risk)
-    found = band(against_pooled, noise, floor=floor)
+    spread = overall * (1 - overall) / at_risk
+    found = band(rates, noise, floor=np.sqrt(spread))
+    pairs = band(differences, noise, floor=np.sqrt(spread[first] + spread[second]))
     slope = band(lambda w: _slope(w @ risk, w @ passed, kept.astype(np.float64)), noise)
-    excess = np.abs(found.estimate) - found.half
-    half = _mean_half(found.half, at_risk)
+    excess = np.abs(pairs.estimate) - pairs.half
+    mean_half = _mean_half(found.half, at_risk)
     details = {
         "pooled": round(float(overall), 4),
         "depth": kept.tolist(),
         "examined": at_risk.astype(int).tolist(),
-        "acceptance": numbers(found.estimate + overall, 4),
+        "acceptance": numbers(found.estimate, 4),
         "half_width": numbers(np.minimum(found.half, 1.0), 4),
         "slope_per_depth": numbers([slope.estimate[0], slope.low[0], slope.high[0]]),
         **survival(facts, noise),
     }
-    if half > RESOLUTION and not (excess > 0).any():
-        what = "acceptance, average over depths"
-        return too_noisy(name, _HAZARD, noise, half, RESOLUTION, what, **details)
     trend = f"slope {_signed(slope)} per depth"
-    if not (excess > 0).any():
-        text = f"{overall:.3f} at all {len(kept)} depths with data, no difference beyond noise; {trend}"
-        return Verdict(id=name, statement=_HAZARD, verdict=HOLDS, text=text, details=details)
-    worst = int(np.argmax(excess))
-    text = (
-        f"token {kept[worst] + 1}: {found.estimate[worst] + overall:.3f} against {overall:.3f} over all depths, "
-        f"band +-{found.half[worst]:.3f}; {int((excess > 0).sum())} of {len(kept)} depths differ; {trend}"
-    )
-    return Verdict(id=name, statement=_HAZARD, verdict=VIOLATED, text=text, details=details)
+    if (excess > 0).any():
+        worst = int(np.argmax(excess))
+        one, two = int(first[worst]), int(second[worst])
+        text = (
+            f"token {kept[one] + 1}: {found.estimate[one]:.3f}, token {kept[two] + 1}: {found.estimate[two]:.3f}, "
+            f"band of the difference +-{pairs.half[worst]:.3f}; {int((excess > 0).sum())} of {len(excess)} pairs of "
+            f"depths differ; {trend}"
+        )
+        return Verdict(id=name, statement=_HAZARD, verdict=VIOLATED, text=text, details=details)
+    if mean_half > RESOLUTION:
+        what = "acceptance, average over depths"
+        return too_noisy(name, _HAZARD, noise, mean_half, RESOLUTION, what, **details)
+    text = f"{overall:.3f} over all {len(kept)} depths with data, no two differ beyond noise; {trend}"
+    return Verdict(id=name, statement=_HAZARD, verdict=HOLDS, text=text, details=details)
 
 
 def _mean_half(half: Floats, weight: Floats) -> float:
@@ -231,8 +239,8 @@ def _decay(facts: Facts, noise: Noise) -> Verdict:
     }
     text = f"q - acceptance changes by {words[0]} per draft token (acceptance {words[1]}, q {words[2]})"
     span = float(found.half[0]) * reached
-    if not abs(found.estimate[0]) > found.half[0] and span > 2 * RESOLUTION:
+    if not abs(found.estimate[0]) > found.half[0] + 1e-9 and span > 2 * RESOLUTION:
         what = f"change of q - acceptance over {reached} depths"
         return too_noisy(name, _DECAY, noise, span, 2 * RESOLUTION, what, **details)
-    verdict = VIOLATED if abs(found.estimate[0]) > found.half[0] else HOLDS
+    verdict = VIOLATED if abs(found.estimate[0]) > found.half[0] + 1e-9 else HOLDS
     return Verdict(id=name, statement=_DECAY, verdict=verdict, text=text, details=details)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.stats import norm
 
 Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Floats], Floats]
@@ -77,49 +77,73 @@ class Band(NamedTuple):
 
 
 def band(statistic: Statistic, noise: Noise, *, floor: float | Floats = 0.0) -> Band:
-    """Simultaneous band: bootstrap over requests, largest standardised deviation, widened for few requests.
+    """Simultaneous band by the studentised bootstrap over requests.
 
-    The quantile of the bootstrap maximum is read as one of a normal variable and replaced by that of Student's t. Its
-    degrees of freedom come from how unequal the requests' influences are (leave-one-out), so that a number that rests
-    on two requests gets a wide band however many others there are.
+    Every resample is divided by its own standard error (from the influences of the requests, leave-one-out), because
+    with few unequal requests a number and its spread err together. How heavy the tails of these quotients are is
+    expressed, number by number, as degrees of freedom of Student's t; the largest of all numbers is then compared on
+    the scale of a normal variable, so that one badly known number does not widen the band of the others.
 
     Args:
         statistic: numbers as a function of weights.
         noise: how to resample.
         floor: smallest standard error believed, one or float64[K]; inf takes a number out of the band.
     """
-    estimate = statistic(np.ones((1, noise.groups)))[0]
-    if noise.groups < 2:
-        return Band(estimate, np.full(estimate.shape, np.inf))
-    deviation = statistic(noise.weights()) - estimate
-    defined = np.isfinite(deviation)
-    enough = np.isfinite(estimate) & (defined.mean(axis=0) > 0.9) & np.isfinite(floor)
-    deviation = np.where(defined, deviation, 0.0)
-    error = np.maximum(deviation.std(axis=0) * math.sqrt(noise.groups / (noise.groups - 1)), floor)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        standardised = np.where(enough & (error > 0), np.abs(deviation) / error, 0.0)
-    largest = standardised.max(axis=1, initial=0.0)
-    critical = max(float(np.quantile(largest, noise.level, method="higher")), float(norm.isf((1 - noise.level) / 2)))
-    half = error * t.isf(norm.sf(critical), degrees_of_freedom(statistic, noise, estimate))
-    return Band(estimate, np.where(enough, half, np.inf))
-
-
-def degrees_of_freedom(statistic: Statistic, noise: Noise, estimate: Floats) -> Floats:
-    """float64[K]: how many squared influences the variance really averages, by their fourth moment.
-
-    G - 1 for normal ones. Below 3 the estimate itself is too rough to widen a band by, so it stops there.
-    """
     groups = noise.groups
-    influence = statistic(1 - np.eye(groups)) - estimate
+    estimate = statistic(np.ones((1, groups)))[0]
+    if groups < 2 or not estimate.size:
+        return Band(estimate, np.full(estimate.shape, np.inf))
+    influence = (groups - 1) * (estimate - statistic(1 - np.eye(groups)))
     influence = np.where(np.isfinite(influence), influence, 0.0)
     influence -= influence.mean(axis=0)
-    scale = np.abs(influence).max(axis=0, initial=0.0)
+    seen = np.sqrt((influence**2).mean(axis=0) / (groups - 1))
+    error = np.maximum(seen, floor)
+    weights = noise.weights()
+    deviation = statistic(weights) - estimate
+    defined = np.isfinite(deviation)
+    enough = np.isfinite(estimate) & (defined.mean(axis=0) > 0.9) & np.isfinite(error)
+    variance = weights @ influence**2 / groups - (weights @ influence / groups) ** 2
+    own = np.sqrt(np.maximum(variance, 0.0) / (groups - 1))
+    own = np.maximum(own, _LEAST_OWN_ERROR * seen)
+    usable = defined & enough & (own > 0)
+    quotient = np.where(usable, np.abs(deviation), 0.0) / np.where(usable, own, 1.0)
+    freedom = np.minimum(_tail_freedom(np.quantile(quotient, 1 - _TAIL, axis=0), groups), _moment_freedom(influence))
+    largest = _normal_from_t(quotient, freedom).max(axis=1, initial=0.0)
+    usual = float(norm.isf((1 - noise.level) / 2))
+    critical = max(float(np.quantile(largest, noise.level, method="higher")), usual)
+    return Band(estimate, np.where(enough, error * _t_from_normal(critical, freedom), np.inf))
+
+
+_TAIL: Final = 0.02
+_LEAST_OWN_ERROR: Final = 0.05
+"""A resample that happens to repeat alike requests has no spread; its standard error counts at least this share."""
+
+
+def _normal_from_t(quotient: Floats, freedom: Floats) -> Floats:
+    """The value of a normal variable with the same two-sided tail as one of Student's t (Wallace's approximation)."""
+    return (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(quotient**2 / freedom))
+
+
+def _t_from_normal(z: float, freedom: Floats) -> Floats:
+    """The inverse of `_normal_from_t`."""
+    return np.sqrt(freedom * np.expm1((z * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom))
+
+
+def _tail_freedom(quantile: Floats, groups: int) -> Floats:
+    """float64[K]: of the t distribution whose |t| exceeds `quantile` with chance `_TAIL`; from 1 to groups - 1."""
+    known = np.geomspace(groups - 1, 1, 64)
+    return np.interp(quantile, _t_from_normal(float(norm.isf(_TAIL / 2)), known), known)
+
+
+def _moment_freedom(influence: Floats) -> Floats:
+    """float64[K]: how many squared influences the variance really averages: all of normal ones, few of unequal ones."""
+    groups = len(influence)
+    scale = np.abs(influence).max(axis=0)
     squares = (influence / np.where(scale > 0, scale, 1.0)) ** 2
     second, fourth = squares.sum(axis=0), (squares**2).sum(axis=0)
     spread = fourth - second**2 / groups
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(spread > 0, 2 * second**2 / np.where(spread > 0, spread, 1.0), groups - 1)
-    return np.clip(found, 1.0, groups - 1) if groups <= 4 else np.clip(found, 3.0, groups - 1)
+    found = np.where(spread > 0, 2 * second**2 / np.where(spread > 0, spread, 1.0), groups - 1)
+    return np.clip(found, min(3, groups - 1), groups - 1)
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:

@@ -51,6 +51,9 @@ def tau_concave(facts: Facts, noise: Noise) -> Verdict:
     few = too_few(name, _TAU, noise)
     if few is not None:
         return few
+    if len(facts.lengths) < 3:
+        text = f"{len(facts.lengths)} lengths; every curve through fewer than 3 has the shape"
+        return Verdict(id=name, statement=_TAU, verdict=HOLDS, text=text)
     rounds, tokens, x = noise.pooled(facts.rounds), noise.pooled(facts.tokens), facts.lengths.astype(np.float64)
 
     def curve(weights: Floats) -> tuple[Floats, Floats]:
