@@ -144,6 +144,10 @@ def make_family(
     Raises:
         ConfigError: a number out of range.
     """
+    numbers = {"unit-s": unit_s, "cheapest": cheapest, "dearest": dearest, "peak": peak, "gap-below": gap_below}
+    for what, value in (numbers | {"gap-above": gap_above}).items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"--{what} {value}: allowed is a finite number > 0")
     if name == "valley":
         if arms not in (None, len(VALLEY)) or draft_len not in (None, 4):
             raise ConfigError(f"family valley has {len(VALLEY)} given arms of 4 draft tokens; leave both out")
@@ -181,10 +185,14 @@ def _peaked(
     values = [float(f) for f in compute]
     top = min(values, key=lambda f: abs(f - peak))
     best = min(TOP, 0.95 * (draft_len + 1) / (1 + draft_len * top))
+    # A round yields one token at least, so that below the peak throughput cannot fall to nothing: it levels off above
+    # what the cheapest arm has anyway, and keeps a single peak.
+    least = min(1.02 / (best * (1 + draft_len * values[0])), 0.95)
     rows = []
     for f in values:
-        share = math.exp(-gaps[f > top] * (abs(f - top) / STEP) ** power)
-        # A round yields one token at least, whatever the draft is worth, and never quite all.
+        floor = least if f < top else 0.0
+        loss = gaps[f > top] * (abs(f - top) / STEP) ** power
+        share = floor + (1 - floor) * math.exp(-loss / (1 - floor))
         tokens = min(max(best * share * (1 + draft_len * f), 1.0), draft_len + 1 - 0.02)
         rows.append(acceptance_for(tokens, draft_len))
     return rows
