@@ -72,7 +72,7 @@ def regimes(stay: float, *, requests: int, seed: int = 0) -> tuple[TraceMeta, Tr
 
 
 @click.command()
-@click.option("--requests", type=click.IntRange(2), default=96, show_default=True, help="Of 512 tokens each.")
+@click.option("--requests", type=click.IntRange(2), default=48, show_default=True, help="Of 512 tokens each.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--segment", type=click.IntRange(1), default=5, show_default=True, help="Rounds per segment.")
 def main(requests: int, seed: int, segment: int) -> int:

@@ -69,7 +69,7 @@ def test_nulls_of_arm_traces() -> None:
 
 @pytest.mark.parametrize(("skewed", "share"), [(False, 0.05), (True, 0.15)], ids=["normal", "exponential"])
 def test_band_covers_all_numbers_together(skewed: bool, share: float) -> None:
-    """Means of 8 numbers over 16 requests. Skewed ones are the hard case of every bootstrap: 13 % lie outside, not 5."""
+    """Means of 8 numbers over 16 requests. Skewed ones are the hard case of every bootstrap: 13 % lie outside."""
     outside = 0
     for seed in range(NULLS):
         rng = np.random.default_rng(seed)
@@ -158,7 +158,7 @@ def test_too_few_requests_decide_nothing() -> None:
 
 def test_too_noisy_says_how_much_is_needed() -> None:
     """Enough requests, but of ten tokens each: bands are wider than anything one would look for."""
-    meta, chunk = text_trace(5, requests=8, longest=4)
+    _, chunk = text_trace(5, requests=8, longest=4)
     short = np.flatnonzero(chunk.pos < 6)
     parts = rows_trace(
         np.bincount(chunk.request[short]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from fractions import Fraction
 
@@ -62,7 +63,7 @@ def exact_counts(
     for rule, sequences in paths.items():
         total = dict.fromkeys(COUNTS, Fraction(0))
         for sequence in sequences:
-            moves = [(a, b) for a, b in zip(sequence, sequence[1:], strict=False) if a != b]
+            moves = [(a, b) for a, b in itertools.pairwise(sequence) if a != b]
             end = sequence[-1]
             total["starts"] += 1
             total["moves"] += len(moves)
