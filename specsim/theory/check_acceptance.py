@@ -121,7 +121,7 @@ def _slope(n: Floats, y: Floats, depth: Floats) -> Floats:
 
 
 def _signed(found: Band) -> str:
-    return f"{found.estimate[0]:+.4f} [{found.low[0]:+.4f}, {found.high[0]:+.4f}]"
+    return f"{found.estimate[0]:+z.4f} [{found.low[0]:+z.4f}, {found.high[0]:+z.4f}]"
 
 
 def calibration(facts: Facts, noise: Noise) -> list[Verdict]:
