@@ -10,7 +10,7 @@ import pytest
 from specsim.controllers.bandit_core import LEADS, at, spread_radius
 from specsim.controllers.weights import arm_probability, exp3_rate
 from tests.vectors import cases_of, run_case
-from tests.vectors_bandits import HANDLERS, NOTHING, arm_bandit, block
+from tests.vectors_bandits import HANDLERS, arm_bandit, block, pull
 
 TOKENS, SECONDS = (4.6, 4.3, 3.8, 2.6, 1.4), (1.0, 0.9, 0.8, 0.7, 0.6)
 
@@ -40,8 +40,7 @@ def test_ucbspec_radius(length: int, pulls: int, t: int, arms: int, delta: float
 def arms_of(name: str, **params: object) -> list[int]:
     online, pulled = arm_bandit(name, 5, 4, **params), []
     for number in range(25):
-        arm, _ = online.begin(number, number)
-        online.revise(NOTHING, False)
+        arm = pull(online, number)
         online.update(TOKENS[arm] - 1, SECONDS[arm])  # pyright: ignore[reportArgumentType]
         pulled.append(arm)
     return pulled

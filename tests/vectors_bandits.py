@@ -20,14 +20,19 @@ from specsim.jit import uncompiled, with_globals
 from specsim.online import OnlineController
 from tests.vectors_tools import Case, Checks, NotCovered, affine, controller
 
-NOTHING = np.zeros(0, np.float32)
-
 
 def arm_bandit(name: str, arms: int, draft_len: int, **params: Any) -> OnlineController:
     setting = Setting(
         block_len=1, max_draft_len=draft_len, latency=affine(), arm_draft_s=(1.0,) * arms, draft_len=draft_len
     )
     return OnlineController(REGISTRY[name].resolve(params, setting))
+
+
+def pull(online: OnlineController, number: int) -> int:
+    """A round up to verification: the arm that drafted."""
+    arm, want = online.begin(number, number)
+    online.revise(np.zeros(want, np.float32), False)
+    return arm
 
 
 class Table:
@@ -50,8 +55,7 @@ def block(online: OnlineController, which: int) -> list[float]:
 
 def played(online: OnlineController, number: int, rewards: Table, costs: Table, keys: Sequence[Any]) -> int:
     """One round: the arm pulled."""
-    arm, _ = online.begin(number, number)
-    online.revise(NOTHING, False)
+    arm = pull(online, number)
     online.update(int(rewards.next(keys[arm])) - 1, costs.next(keys[arm]))
     return arm
 
@@ -82,7 +86,7 @@ def sp2ec_selection(case: Case) -> Checks:
     pulls, leaders, leads = [], [], []
     for number in range(parameters["rounds"]):
         before = block(online, LEADS)
-        arm, _ = online.begin(number, number)
+        arm = pull(online, number)
         after = block(online, LEADS)
         changed = [k for k in range(count) if after[k] != before[k]]
         leaders.append(changed[0] if changed else None)
@@ -96,7 +100,6 @@ def sp2ec_selection(case: Case) -> Checks:
             yield agrees(f"round {number + 1} radii", radii, row["confidence_radius_before_beta"], tolerance)
             yield f"round {number + 1} pulls", block(online, PULLS), row["pulls"]
             yield f"round {number + 1} pulled", arm, row["pulled"]
-        online.revise(NOTHING, False)
         online.update(int(rewards.next(arm)) - 1, costs.next(arm))
         pulls.append(arm)
     yield "pulled_arm_per_round", pulls, expected["pulled_arm_per_round"]
