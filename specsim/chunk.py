@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from specsim.schema import PASS_COLUMNS
+
 F32 = NDArray[np.float32]
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
@@ -21,7 +23,14 @@ TOKEN_FIELDS: Final = ("q", "p", "accept_prob", "entropy", "target_rank")
 """Arrays with one entry per draft token, indexed by `offsets`."""
 ROW_FIELDS: Final = ("ctx_len", "verify_s", "arm_accept_len", "arm_draft_s")
 """Optional arrays with one entry (or one row of K entries) per trace row."""
-RAGGED_FIELDS: Final = (("draft_offsets", "draft_s"), ("topk_offsets", "topk_q"))
+RAGGED_FIELDS: Final = (
+    ("draft_offsets", "draft_s"),
+    ("topk_offsets", "topk_q"),
+    ("conf_offsets", "pass_conf"),
+    ("pass_offsets", "pass_count"),
+    ("pass_offsets", "pass_filled"),
+)
+"""Arrays of any number of entries per row (`topk_q`: per draft token), and the offsets that delimit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,10 @@ class TraceChunk:
         arm_draft_s: float32[R, K], seconds of arm k's whole draft, NaN rows where null.
         topk_offsets, topk_q: int64[N+1] and float32; the drafter's top probabilities of draft token j, descending.
         target_rank: int16[N], rank of the target's token in that list, -1 if absent.
+        pass_offsets, pass_count, pass_filled: int64[R+1] and int16; for each denoising pass of row i, how many
+            confidences it recorded and how many leading draft positions were filled after it. A null row has no pass.
+        conf_offsets, pass_conf: int64[R+1] and float32, the confidences recorded for row i, pass after pass. These five
+            are None when the file lacks the columns, and all or none of them are.
         first_row: row number in the file of row 0.
     """
 
@@ -65,6 +78,11 @@ class TraceChunk:
     topk_offsets: I64 | None = None
     topk_q: F32 | None = None
     target_rank: I16 | None = None
+    pass_offsets: I64 | None = None
+    pass_count: I16 | None = None
+    pass_filled: I16 | None = None
+    conf_offsets: I64 | None = None
+    pass_conf: F32 | None = None
     first_row: int = 0
 
     @property
@@ -83,16 +101,19 @@ class TraceChunk:
         values: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in ("request", "pos", "accept_len")}
         values |= {name: _part(getattr(self, name), slice(start, stop)) for name in ROW_FIELDS}
         values |= {name: _part(getattr(self, name), tokens) for name in TOKEN_FIELDS}
-        values["draft_offsets"], values["draft_s"] = _ragged_part(self.draft_offsets, self.draft_s, slice(start, stop))
-        values["topk_offsets"], values["topk_q"] = _ragged_part(self.topk_offsets, self.topk_q, tokens)
+        for offsets_name, name in RAGGED_FIELDS:
+            where = tokens if name == "topk_q" else slice(start, stop)
+            part = _ragged_part(getattr(self, offsets_name), getattr(self, name), where)
+            values[offsets_name], values[name] = part
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         return TraceChunk(offsets=offsets, first_row=self.first_row + start, **values)
 
     def keep(self, columns: Sequence[str] | set[str]) -> TraceChunk:
-        """The same rows with every optional array that is not in `columns` set to None."""
+        """The same rows with every optional array that is not in `columns` set to None (`pass_*`: all or none)."""
         dropped: dict[str, Any] = {n: None for n in (*TOKEN_FIELDS, *ROW_FIELDS) if n not in columns}
+        passes = all(name in columns for name in PASS_COLUMNS)
         for offsets_name, name in RAGGED_FIELDS:
-            if name not in columns:
+            if name not in columns or (name in PASS_COLUMNS and not passes):
                 dropped |= {offsets_name: None, name: None}
         return replace(self, **dropped) if dropped else self
 
@@ -101,7 +122,9 @@ def _part(array: NDArray[Any] | None, where: slice) -> NDArray[Any] | None:
     return None if array is None else array[where]
 
 
-def _ragged_part(offsets: I64 | None, values: F32 | None, where: slice) -> tuple[I64 | None, F32 | None]:
+def _ragged_part(
+    offsets: I64 | None, values: NDArray[Any] | None, where: slice
+) -> tuple[I64 | None, NDArray[Any] | None]:
     if offsets is None or values is None:
         return None, None
     part = offsets[where.start : where.stop + 1]
@@ -144,7 +167,7 @@ def concat_chunks(chunks: Sequence[TraceChunk]) -> TraceChunk:
     for name in ROW_FIELDS:
         values[name] = _join([getattr(c, name) for c in chunks], [c.rows for c in chunks])
     for offsets_name, name in RAGGED_FIELDS:
-        counts = [c.rows if name == "draft_s" else int(c.offsets[-1]) for c in chunks]
+        counts = [int(c.offsets[-1]) if name == "topk_q" else c.rows for c in chunks]
         pairs = [(getattr(c, offsets_name), getattr(c, name)) for c in chunks]
         values[offsets_name], values[name] = _join_ragged(pairs, counts)
     return TraceChunk(first_row=chunks[0].first_row, **values)
@@ -163,8 +186,8 @@ def _join(arrays: Sequence[NDArray[Any] | None], counts: Sequence[int]) -> NDArr
 
 
 def _join_ragged(
-    pairs: Sequence[tuple[I64 | None, F32 | None]], counts: Sequence[int]
-) -> tuple[I64 | None, F32 | None]:
+    pairs: Sequence[tuple[I64 | None, NDArray[Any] | None]], counts: Sequence[int]
+) -> tuple[I64 | None, NDArray[Any] | None]:
     if all(values is None for _, values in pairs):
         return None, None
     lengths = [np.zeros(n, np.int64) if o is None else np.diff(o) for (o, _), n in zip(pairs, counts, strict=True)]

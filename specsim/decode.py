@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from specsim.errors import TraceError
-from specsim.schema import required_columns, schema_for
+from specsim.schema import PASS_COLUMNS, required_columns, schema_for
 
 INT_COLUMNS: Final = ("request", "pos", "ctx_len", "accept_len")
 FLOAT_COLUMNS: Final = ("verify_s",)
-INT_LISTS: Final = ("arm_accept_len", "target_rank")
-FLOAT_LISTS: Final = ("q", "p", "accept_prob", "entropy", "draft_s", "arm_draft_s")
+INT_LISTS: Final = ("arm_accept_len", "target_rank", "pass_count", "pass_filled")
+FLOAT_LISTS: Final = ("q", "p", "accept_prob", "entropy", "draft_s", "arm_draft_s", "pass_conf")
 NESTED_LISTS: Final = ("topk_q",)
 
 
@@ -72,7 +72,17 @@ def check_columns(schema: pa.Schema, kind: str, path: str | Path) -> list[str]:
             optional = schema_for(kind).field(name).nullable
             advice = "Write it all-null if it was not recorded" if optional else "The replay needs it; record it"
             raise TraceError(path, "the column is missing", allowed=f"{_wanted(name)}", advice=advice, column=name)
-    known = [name for name in schema_for(kind).names if name in schema.names]
+    known = [name for name in schema_for(kind, passes=True).names if name in schema.names]
+    passes = [name for name in PASS_COLUMNS if name in known]
+    if 0 < len(passes) < len(PASS_COLUMNS):
+        lacking = next(name for name in PASS_COLUMNS if name not in passes)
+        raise TraceError(
+            path,
+            f"the column is missing, but {passes[0]!r} is there",
+            allowed=f"all of {', '.join(PASS_COLUMNS)}, or none",
+            advice="Write all three, or drop the others",
+            column=lacking,
+        )
     for name in known:
         if schema.names.count(name) > 1:
             raise TraceError(

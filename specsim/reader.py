@@ -293,6 +293,12 @@ def _chunk_of(block: Block, meta: TraceMeta) -> TraceChunk:
         values["arm_draft_s"] = None if seconds is None else seconds.reshape(block.rows, meta.n_arms)
     else:
         values["accept_len"] = block.ints["accept_len"].values.astype(np.int16)
+    passes = block.lists.get("pass_count")
+    if passes is not None:
+        conf, filled = block.lists["pass_conf"], block.lists["pass_filled"]
+        values |= {"pass_offsets": offsets_of(passes.lengths), "pass_count": passes.values.values.astype(np.int16)}
+        values |= {"pass_filled": filled.values.values.astype(np.int16)}
+        values |= {"conf_offsets": offsets_of(conf.lengths), "pass_conf": conf.values}
     if meta.kind == "tree":
         topk: ListColumn = block.lists["topk_q"].values
         values |= {"topk_offsets": offsets_of(topk.lengths), "topk_q": topk.values}

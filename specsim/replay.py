@@ -27,6 +27,7 @@ from specsim.latency import LatencyModel, load_latency
 from specsim.outdir import OutDir
 from specsim.quarantine import quarantine_requests
 from specsim.report import document, print_tables, to_json
+from specsim.schema import PASS_COLUMNS
 from specsim.trace import TraceChunk, TraceReader, expand_paths, open_trace
 
 
@@ -221,7 +222,7 @@ class _Chunks:
     skip: frozenset[int]
 
     def __iter__(self) -> Iterator[TraceChunk]:
-        columns = ["ctx_len", "q", "arm_accept_len", "arm_draft_s"]
+        columns = ["ctx_len", "q", "arm_accept_len", "arm_draft_s", *PASS_COLUMNS]
         if self.config.acceptance != "logged":
             columns.append("accept_prob")
         return self.reader.chunks(columns, max_requests=self.config.max_requests, skip_requests=self.skip)

@@ -25,8 +25,8 @@ METADATA_KEY: Final = b"specsim"
 ROW_GROUP_ROWS: Final = 65_536
 """Upper bound on the rows of one row group and, about, of one chunk: what one step of a streamed pass holds."""
 
-MAX_DRAFT_LEN: Final = 32_767
-"""accept_len is int16, so no draft can be longer."""
+MAX_DRAFT_LEN: Final = 32_766
+"""emitted_len is int16 and one more than what is accepted, so no draft can be longer."""
 
 KINDS: Final = ("length", "arm", "tree")
 COVERAGES: Final = ("every-position", "every-round")
@@ -60,6 +60,14 @@ TREE_SCHEMA: Final = pa.schema(
     ]
 )
 
+PASS_COLUMNS: Final = ("pass_conf", "pass_count", "pass_filled")
+"""Columns that a length file has all of or none of: what each denoising pass of the drafter recorded."""
+PASS_FIELDS: Final = (
+    pa.field("pass_conf", _FLOATS),
+    pa.field("pass_count", pa.list_(pa.int16())),
+    pa.field("pass_filled", pa.list_(pa.int16())),
+)
+
 ARM_OPTIONAL_COLUMNS: Final = frozenset({"entropy", "draft_s", "verify_s"})
 """Columns an arm file may lack: the format says only which columns replace q/p/accept_*, and imported arm logs have
 neither an entropy of one drafter nor separate times."""
@@ -87,13 +95,15 @@ ROUND_LOG_SCHEMA: Final = pa.schema(
 )
 
 
-def schema_for(kind: str) -> pa.Schema:
+def schema_for(kind: str, *, passes: bool = False) -> pa.Schema:
     """The columns a trace of this kind is written with.
 
     Args:
         kind: `length`, `arm` or `tree`.
+        passes: with `PASS_COLUMNS`, for kind `length`.
     """
-    return {"length": POSITION_SCHEMA, "arm": ARM_SCHEMA, "tree": TREE_SCHEMA}[kind]
+    schema = {"length": POSITION_SCHEMA, "arm": ARM_SCHEMA, "tree": TREE_SCHEMA}[kind]
+    return pa.schema([*schema, *PASS_FIELDS]) if passes and kind == "length" else schema
 
 
 def required_columns(kind: str) -> list[str]:

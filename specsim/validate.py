@@ -28,6 +28,7 @@ from specsim.faults import (
     row_of,
     whole_faults,
 )
+from specsim.pass_faults import pass_faults
 from specsim.schema import TraceMeta
 
 INT32_MAX: Final = 2**31 - 1
@@ -149,6 +150,7 @@ def row_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
         yield from _arm_faults(block, meta)
         return
     yield from _accept_faults(block, lengths)
+    yield from pass_faults(block, lengths)
     if meta.kind == "tree":
         yield from _tree_faults(block, lengths)
 

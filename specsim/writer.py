@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from specsim.chunk import TraceChunk
 from specsim.decode import decode_block
 from specsim.errors import TraceError
 from specsim.paths import replace_file
-from specsim.schema import METADATA_KEY, ROW_GROUP_ROWS, TraceMeta, schema_for
+from specsim.schema import METADATA_KEY, PASS_COLUMNS, ROW_GROUP_ROWS, TraceMeta, schema_for
 from specsim.validate import Carry, raise_first
 
 _INDEX_COLUMNS = ("request", "pos", "ctx_len", "accept_len")
@@ -37,7 +38,8 @@ def write_trace(
     Args:
         path: the file; replaced if it exists.
         meta: metadata; `requests` is stored as given.
-        chunks: consecutive rows, in any cutting. NaN rows of a float column are written as null.
+        chunks: consecutive rows, in any cutting. NaN rows of a float column are written as null, and so are rows
+            without a pass; the first chunk decides whether the file has per-pass columns.
         extra_columns: further columns, each as long as the whole file; readers ignore them.
 
     Raises:
@@ -46,16 +48,16 @@ def write_trace(
     """
     meta.check(path)
     extra = {name: pa.array(values) for name, values in (extra_columns or {}).items()}
-    schema = schema_for(meta.kind)
-    for name, values in extra.items():
-        schema = schema.append(pa.field(name, values.type))
-    schema = schema.with_metadata({METADATA_KEY: json.dumps(meta.to_json(), allow_nan=False).encode()})
-    source = [chunks] if isinstance(chunks, TraceChunk) else chunks
     with replace_file(path) as temporary:
+        passes, source = _peek([chunks] if isinstance(chunks, TraceChunk) else chunks)
+        schema = schema_for(meta.kind, passes=passes)
+        for name, values in extra.items():
+            schema = schema.append(pa.field(name, values.type))
+        schema = schema.with_metadata({METADATA_KEY: json.dumps(meta.to_json(), allow_nan=False).encode()})
         rows = 0
         with parquet_writer(temporary, schema) as writer:
             carry = Carry()
-            for batch in _groups(_batches(source, meta, path)):
+            for batch in _groups(_batches(source, meta, path, passes=passes)):
                 raise_first(decode_block(batch, rows), meta, carry, path)
                 writer.write_batch(_with_extra(batch, extra, rows, schema, path))
                 rows += batch.num_rows
@@ -66,6 +68,13 @@ def write_trace(
                 raise TraceError(
                     path, f"{len(values)} values for {rows} rows", allowed="one value per row", column=name
                 )
+
+
+def _peek(chunks: Iterable[TraceChunk]) -> tuple[bool, Iterator[TraceChunk]]:
+    """Whether the first chunk has per-pass columns, and all the chunks."""
+    source = iter(chunks)
+    first = next(source, None)
+    return (False, source) if first is None else (first.pass_count is not None, chain([first], source))
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -115,18 +124,25 @@ def _with_extra(
     return pa.record_batch(columns, schema=schema)
 
 
-def _batches(chunks: Iterable[TraceChunk], meta: TraceMeta, path: str | Path) -> Iterator[pa.RecordBatch]:
+def _batches(
+    chunks: Iterable[TraceChunk], meta: TraceMeta, path: str | Path, *, passes: bool
+) -> Iterator[pa.RecordBatch]:
     first_row = 0
     for chunk in chunks:
         # Cut first: Arrow list offsets are 32 bit, and a chunk may hold more draft tokens than that.
         for start in range(0, chunk.rows, ROW_GROUP_ROWS):
             part = chunk.slice(start, min(start + ROW_GROUP_ROWS, chunk.rows))
-            yield chunk_to_batch(part, meta, path, first_row=first_row)
+            yield chunk_to_batch(part, meta, path, first_row=first_row, passes=passes)
             first_row += part.rows
 
 
 def chunk_to_batch(
-    chunk: TraceChunk, meta: TraceMeta, path: str | Path = "<chunk>", *, first_row: int = 0
+    chunk: TraceChunk,
+    meta: TraceMeta,
+    path: str | Path = "<chunk>",
+    *,
+    first_row: int = 0,
+    passes: bool = False,
 ) -> pa.RecordBatch:
     """The Arrow columns of a chunk, with the exact types of its kind's schema; values are not checked.
 
@@ -134,13 +150,25 @@ def chunk_to_batch(
         chunk: rows.
         meta: decides the columns.
         path, first_row: place named in messages.
+        passes: whether the per-pass columns are among them.
 
     Raises:
-        TraceError: a column of the kind cannot be built, or no list carries a row length other than the default.
+        TraceError: a column of the kind cannot be built, the chunk has per-pass columns that are not to be written
+            (those before it had none), or no list carries a row length other than the default.
     """
     arrays: list[pa.Array] = []
     carried = np.zeros(chunk.rows, dtype=np.bool_)
-    for field in schema_for(meta.kind):
+    schema = schema_for(meta.kind, passes=passes)
+    if chunk.pass_count is not None and not passes:
+        raise TraceError(
+            path,
+            "the chunk holds passes, but the first one of the file had no such arrays",
+            allowed=f"{', '.join(PASS_COLUMNS)} in the first chunk, with no pass in the rows that have none",
+            advice="Give the first chunk empty arrays",
+            column="pass_count",
+            row=first_row,
+        )
+    for field in schema:
         array = _column(chunk, field, meta, path)
         if field.name in ("q", "p", "accept_prob", "entropy", "target_rank"):
             carried |= np.asarray(array.is_valid())
@@ -154,7 +182,7 @@ def chunk_to_batch(
             advice="Give at least one of these columns",
             row=first_row + int(lost[0]),
         )
-    return pa.record_batch(arrays, schema=schema_for(meta.kind))
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _column(chunk: TraceChunk, field: pa.Field, meta: TraceMeta, path: str | Path) -> pa.Array:
@@ -173,6 +201,10 @@ def _column(chunk: TraceChunk, field: pa.Field, meta: TraceMeta, path: str | Pat
         return _list_array(chunk.offsets, inner, kind)
     if name == "draft_s":
         return _list_array(chunk.draft_offsets, values, kind)
+    if name in PASS_COLUMNS:
+        assert chunk.pass_offsets is not None, "a ragged array needs its offsets"
+        offsets = chunk.conf_offsets if name == "pass_conf" else chunk.pass_offsets
+        return _list_array(offsets, values, kind, null_rows=np.diff(chunk.pass_offsets) == 0)
     if name in ("arm_accept_len", "arm_draft_s"):
         offsets = np.arange(rows + 1, dtype=np.int64) * meta.n_arms
         return _list_array(

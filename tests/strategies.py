@@ -65,6 +65,7 @@ def traces(
     with_q: bool | None = None,
     with_accept_prob: bool | None = None,
     with_ctx: bool | None = None,
+    with_passes: bool | None = None,
     id_gaps: bool = True,
 ) -> tuple[TraceMeta, TraceChunk]:
     """A valid trace.
@@ -73,6 +74,7 @@ def traces(
         kind, coverage, max_draft_len: as in `metas`; coverage None draws one.
         max_requests, max_positions: bounds of the drawn sizes.
         with_q, with_accept_prob, with_ctx: force a column to be present or null; None draws.
+        with_passes: the same for the per-pass columns, of length traces only.
         id_gaps: request ids may have gaps.
     """
     meta = draw(metas(kind=kind, coverage=coverage, max_draft_len=max_draft_len))
@@ -108,6 +110,8 @@ def traces(
     columns |= _arm_columns(draw, meta, rows) if kind == "arm" else {"accept_len": _accepted(draw, lengths)}
     if kind == "tree":
         columns |= _tree_columns(draw, tokens)
+    if kind == "length" and (with_passes if with_passes is not None else draw(st.booleans())):
+        columns |= _pass_columns(draw, lengths)
     return meta, TraceChunk(
         request=np.repeat(ids, counts).astype(np.int32), pos=pos, offsets=offsets_of(lengths), **columns
     )
@@ -156,6 +160,23 @@ def _arm_columns(draw: st.DrawFn, meta: TraceMeta, rows: int) -> dict[str, Any]:
     if draw(st.booleans()):
         columns["arm_draft_s"] = _float_array(draw, TIMES, rows * meta.n_arms).reshape(shape)
     return columns
+
+
+def _pass_columns(draw: st.DrawFn, lengths: NDArray[np.int64]) -> dict[str, Any]:
+    """What denoising passes recorded; some rows have no pass, some passes record nothing."""
+    passes = draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
+    counts = [draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)) for n in passes]
+    filled = [
+        sorted(draw(st.lists(st.integers(0, int(m)), min_size=n, max_size=n)))
+        for m, n in zip(lengths, passes, strict=True)
+    ]
+    return {
+        "pass_offsets": offsets_of(np.array(passes, dtype=np.int64)),
+        "pass_count": np.array([v for row in counts for v in row], dtype=np.int16),
+        "pass_filled": np.array([v for row in filled for v in row], dtype=np.int16),
+        "conf_offsets": offsets_of(np.array([sum(row) for row in counts], dtype=np.int64)),
+        "pass_conf": _float_array(draw, PROBS, sum(map(sum, counts))),
+    }
 
 
 def _tree_columns(draw: st.DrawFn, tokens: int) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def arm_seconds(world: World, row: int, arm: int) -> float:
 
 
 def hints(world: World, controller: Controller) -> np.ndarray:
-    """What a privileged controller is told at each row."""
+    """What a controller is told at each row: by its plan, or by its privilege."""
+    if controller.plan is not None:
+        return controller.plan(world.chunk)
     if controller.privilege == "none":
         return np.full(world.chunk.rows, -1)
     path = controller.privilege == "path" and world.meta.coverage == "every-position"
@@ -181,7 +183,7 @@ def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, kind: str, data:
         assert row["tokens"] == world.chunk.rows
     assert row["tau"] == (row["accepted"] + row["rounds"]) / row["rounds"]
     maximum = row["params"].get("max")
-    if maximum is not None:
+    if maximum is not None and spelling.partition(":")[0] != "failfast-repo":  # its max counts confidences
         assert log["submitted_len"].max() <= maximum
 
 

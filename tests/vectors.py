@@ -6,7 +6,7 @@ want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file
 
 Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
 restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
-bandits in `tests/vectors_bandits.py`.
+bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from specsim.online import OnlineController
 from tests.vectors_bandits import HANDLERS as BANDITS
+from tests.vectors_failfast import HANDLERS as FAILFAST
 from tests.vectors_theory import HANDLERS as THEORY
 from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
 from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it from here
@@ -27,8 +28,8 @@ from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it
 
 def schedule(name: str, start: int) -> OnlineController:
     if name == "constant":
-        return OnlineController(controller("static", max_draft_len=32_767, length=start))
-    return OnlineController(controller("hf-heuristic", max_draft_len=32_767, start=start))
+        return OnlineController(controller("static", max_draft_len=32_766, length=start))
+    return OnlineController(controller("hf-heuristic", max_draft_len=32_766, start=start))
 
 
 # --- transformers_assisted.json --------------------------------------------------------------------------------------
@@ -135,6 +136,7 @@ def ff_rounds(case: Case) -> Checks:
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
     **BANDITS,
+    **FAILFAST,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
     ("transformers_assisted", "confidence_stop"): hf_confidence,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from specsim.chunk import TraceChunk, offsets_of
 from specsim.controllers import REGISTRY
@@ -21,6 +23,12 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "hf-heuristic": ("hf-heuristic", "hf-heuristic:start=2,max=5"),
     "threshold": ("threshold", "threshold:tau=0.8,max=3", "threshold:tau=0"),
     "failfast": ("failfast:chunk=3", "failfast:chunk=4,tau=0.7,max=6", "failfast"),
+    "failfast-repo": (
+        "failfast-repo",
+        "failfast-repo:chunk=3,tau=0.2,max=8",
+        "failfast-repo:chunk=4,tau=0,max=0",
+        "failfast-repo:chunk=1,tau=0.4,max=20",
+    ),
     "specdecpp": ("specdecpp", "specdecpp:h=0.6,min=0,max=9", "specdecpp:h=0.1,min=5,max=3"),
     "libraspec": (
         "libraspec",
@@ -146,8 +154,27 @@ def make_world(
         ctx_len=(pos + 30).astype(np.int32),
         q=q.astype(np.float32),
         accept_prob=accept,
+        **make_passes(np.random.default_rng((seed, 1)), m),
     )
     return World(meta=meta, chunk=chunk, latency=make_latency(rng, ctx=bool(rng.random() < 0.5), dyadic=dyadic))
+
+
+def make_passes(rng: np.random.Generator, m: NDArray[np.int64]) -> dict[str, Any]:
+    """Per-pass columns of rows of m tokens: one to six passes each (none where m is 0), the last of which fills all."""
+    offsets = offsets_of(np.where(m > 0, rng.integers(1, 7, len(m)), 0))
+    row = np.repeat(np.arange(len(m)), np.diff(offsets))
+    share = rng.random(len(row))
+    filled = (share[np.lexsort((share, row))] * (m[row] + 1)).astype(np.int16)
+    filled[offsets[1:][m > 0] - 1] = m[m > 0]
+    count = rng.integers(0, 6, len(row)).astype(np.int16)
+    conf = rng.beta(8, 1, int(count.sum())).astype(np.float32)
+    return {
+        "pass_offsets": offsets,
+        "pass_count": count,
+        "pass_filled": filled,
+        "conf_offsets": np.concatenate(([0], np.cumsum(count, dtype=np.int64)))[offsets],
+        "pass_conf": conf,
+    }
 
 
 def make_arm_world(

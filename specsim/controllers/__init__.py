@@ -11,6 +11,7 @@ from specsim.controllers import (
     bandits,
     confidence,
     corrected,
+    failfast_repo,
     goodput,
     lambda_rule,
     lengths_bandit,
@@ -41,6 +42,7 @@ REGISTRY: dict[str, ControllerSpec] = {
     for family in (
         schedules,
         confidence,
+        failfast_repo,
         libraspec,
         goodput,
         corrected,

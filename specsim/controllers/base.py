@@ -9,7 +9,7 @@ the anchor/bonus token):
 * `begin(params, state, lane, pos, ctx_len, u, hint) -> (arm, want)`: draft configuration (-1 when there is none) and
   how many tokens to draft first; 0 is a plain decoding round. `u` is uniform in [0, 1), keyed by (seed, request, pos),
   for controllers marked `random`, else 0.
-  `hint` is -1 except for privileged controllers (see `Controller.privilege`).
+  `hint` is -1 except for privileged controllers (see `Controller.privilege`) and those with a `Controller.plan`.
 * `revise(params, state, lane, q, drafted, more) -> (submit, want)`: called after each request for tokens was served.
   `want > drafted` asks for more; `submit <= drafted` is verified when nothing more is wanted, or when nothing more can
   be had: `more` is False when the drafter has reached the end of what it can offer in this round. A `want` above
@@ -32,9 +32,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specsim.chunk import TraceChunk
 from specsim.errors import ConfigError
 from specsim.jit import is_compiled
 from specsim.latency import LatencyModel
+from specsim.schema import MAX_DRAFT_LEN
 
 
 class NoParams(NamedTuple):
@@ -62,6 +64,8 @@ class Controller:
         privilege: what `hint` holds: "none"; "round" (the best length, or arm, of this round, given its acceptance);
             "path" (the length, or arm, the shortest path over the whole request takes here); "file" (the best single
             arm over the whole trace).
+        plan: int32[R], a length for each row of a chunk, worked out from columns the loop does not carry and delivered
+            as `hint`; raises ConfigError for a chunk that lacks them. Deployable, unlike what a privilege tells.
         full_information: `update` is called for every arm of the round in turn, not only for the one played.
         pays_overhead: False only for plain decoding, which is charged verify(1) alone.
     """
@@ -80,6 +84,7 @@ class Controller:
     random: bool = False
     needs_q: bool = False
     privilege: str = "none"
+    plan: Callable[[TraceChunk], NDArray[np.int32]] | None = None
     full_information: bool = False
     pays_overhead: bool = True
 
@@ -176,7 +181,7 @@ class Param:
 
 
 _BOOLS = {"0": False, "1": True, "false": False, "true": True}
-LENGTH_HIGH = 32_767  # lengths are int16 in RoundLog
+LENGTH_HIGH = MAX_DRAFT_LEN
 
 
 def length_param(default: int | None = None, *, low: int = 0, doc: str = "") -> Param:
