@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CONTROLLERS ?=
-
 .PHONY: replay test test-slow lint models bench clean
 
 replay: $(STAMP)
@@ -13,6 +11,9 @@ replay: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not bench"
 	$(BIN)/python -m pytest -m "bench and not slow" tests/bench
+
+bench: $(STAMP)
+	$(BIN)/python -m pytest -m bench tests/bench -s
 
 test-slow: $(STAMP) models
 	$(BIN)/python -m pytest -m "slow and not gpu"

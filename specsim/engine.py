@@ -32,6 +32,7 @@ from specsim.oracle import (
 )
 from specsim.rows import Costs, Rounds, Rows, make_costs, make_rows
 from specsim.schema import TraceMeta
+from specsim.validity import LogValidity
 
 ACCEPTANCES = ("logged", "sampled", "expected")
 RoundSink = Callable[[int, dict[str, NDArray[Any]]], None]
@@ -168,6 +169,7 @@ class _Job:
         self.rows = self.requests = 0
         self.totals = [Totals() for _ in controllers]
         self.states = [c.fresh_state() for c in controllers]
+        self.validity = [LogValidity() for _ in controllers]
         self.static_s = np.zeros(self.arms or meta.max_draft_len + 1)
         self.oracle_s = 0.0
         self.best_arm = -1
@@ -240,7 +242,7 @@ class _Job:
             run = run_chunk(
                 controller,
                 self.states[index],
-                rows._replace(hint=hints[controller.privilege]),
+                rows._replace(hint=hints[controller.privilege] if controller.plan is None else controller.plan(chunk)),
                 best,
                 self.costs,
                 block_len=self.meta.block_len,
@@ -251,6 +253,8 @@ class _Job:
                 compiled=self.compiled,
             )
             self.totals[index].add_run(run, run.plain_s if self.every_round else plain_s, self.arms)
+            if self.every_round and not self.arms and controller.pays_overhead:
+                self.validity[index].add(rows, self.costs, run)
             if log:
                 columns.append(_round_log(chunk, run.rounds))
         return columns
@@ -285,7 +289,7 @@ class _Job:
         block_len = self.meta.block_len
         accept_prob = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
         best = exp.best_lengths_by_outcome(rows, self.costs, block_len)
-        plans = {"none": best, "round": best, "path": best}
+        plans = {"none": np.full_like(best, -1), "round": best, "path": best}
         if not self.every_round:
             path_s, plans["path"] = exp.expected_paths(rows, accept_prob, self.costs, block_len)
             self.oracle_s += float(path_s.sum())
@@ -294,16 +298,20 @@ class _Job:
             )
         plain_s = plain_times(rows, self.costs)
         for totals, controller in zip(self.totals, self.controllers, strict=True):
+            plan = plans[controller.privilege]
+            if controller.plan is not None:
+                plan = np.repeat(controller.plan(chunk), chunk.lengths + 1)
             sums, time_s = exp.expect_chunk(
                 controller,
                 rows,
                 accept_prob,
-                plans[controller.privilege],
+                plan,
                 best,
                 self.costs,
                 block_len=block_len,
                 every_round=self.every_round,
                 limit=self.meta.max_draft_len,
+                compiled=self.compiled,
             )
             totals.add_expected(sums, time_s, plain_s)
 
@@ -322,7 +330,9 @@ class _Job:
         best_fixed = None if self.every_round else float(self.static_s.min())
         oracle = None if self.every_round else self.oracle_s
         results = []
-        for controller, totals, interval in zip(self.controllers, self.totals, intervals, strict=True):
+        for controller, totals, interval, validity in zip(
+            self.controllers, self.totals, intervals, self.validity, strict=True
+        ):
             summary = totals.summary(interval, best_fixed, oracle)
             # A drafter that redraws the block for each length leaves lengths short of the recorded pass approximate.
             inexact = totals.part_drafts if self.meta.pass_rule == "per-length" else 0
@@ -331,6 +341,8 @@ class _Job:
                 "inexact_rounds": inexact,
                 "privileged": controller.privilege != "none",
             }
+            if self.every_round:
+                extra |= validity.summary()
             if self.arms:
                 extra |= {"oracle_mad": None, "arm_pulls": totals.arm_pulls.tolist()}
             results.append(

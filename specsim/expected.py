@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
 from specsim.jit import jit
-from specsim.kernel import draft_cost, drafted_part, passes_for, served, specialise
+from specsim.kernel import draft_cost, drafted_part, out_of_range, passes_for, served, specialise
 from specsim.oracle import best_round_length, round_cost
 from specsim.rows import Costs, Rows
 
@@ -142,6 +142,7 @@ def merge_state(states, weights, counts, slot, row_state, weight):
 def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
     params,
     initial,
+    scratch,
     width,
     pays_overhead,
     privileged,
@@ -161,11 +162,12 @@ def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
     """Walk every request; add expectations to `sums` float64[9] and write expected seconds to `time_s` float64[B].
 
     `plan` and `best` are laid out as in `best_lengths_by_outcome`; `privileged` controllers get plan's entry for the
-    round's acceptance as their hint, one acceptance at a time. Unserved wishes count as clamped on rows of `limit`
-    tokens (any row of a log of rounds). Returns -1, or the row at which too many states met.
+    round's acceptance as their hint, one acceptance at a time, others the row's first entry. Unserved wishes count as
+    clamped on rows of `limit` tokens (any row of a log of rounds). Returns -1, the row at which too many states met, or
+    -2 - row when the controller returned lengths out of range.
     """
     persistent = initial.size
-    state = np.zeros((1, width))
+    state = np.full((1, width), np.nan)
     after = np.zeros(width)
     counts = np.zeros(span, np.int64)
     weights = np.zeros((span, capacity))
@@ -184,20 +186,23 @@ def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
                 # A privileged controller decides per acceptance A; any other decides once, "scenario" 0.
                 for scenario in range(available + 1 if privileged else 1):
                     weight = weights[slot, e]
-                    hint = -1
+                    hint = plan[first + row + scenario]
                     if privileged:
                         weight *= outcome_probability(accept_prob, first, available, scenario)
-                        hint = plan[first + row + scenario]
                         if weight == 0.0:
                             continue
                     state[0, :persistent] = states[slot, e]
-                    state[0, persistent:] = 0.0
+                    state[0, persistent : persistent + scratch] = 0.0
                     arm, want = begin(params, state, 0, pos, ctx, 0.0, hint)
                     drafted, submit = 0, 0
                     q = rows.q[first : first + available]
                     while want > drafted and drafted < available:
                         drafted = served(want, available, block_len)
                         submit, want = revise(params, state, 0, visible(q, drafted), drafted, drafted < available)
+                        if submit < 0 or submit > drafted:
+                            return -2 - row
+                    if want < 0:
+                        return -2 - row
                     after[:] = state[0]
                     round_s = (
                         draft_cost(drafted, block_len, costs)
@@ -249,11 +254,13 @@ def expect_chunk(
     block_len: int,
     every_round: bool,
     limit: int,
+    compiled: bool | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Expected sums (float64[9], columns as named above) and seconds per request of one chunk.
 
     Raises:
-        ConfigError: the controller carries state over requests, or its state takes too many values.
+        ConfigError: the controller carries state over requests or draws its choices, its state takes too many values,
+            or it returned a length out of range.
     """
     if not controller.per_request or controller.random:
         raise ConfigError(
@@ -263,10 +270,12 @@ def expect_chunk(
     sums, time_s = np.zeros(len(EXPECTED_NAMES)), np.zeros(rows.starts.size - 1)
     longest = int(np.diff(rows.offsets).max())
     width = controller.fresh_state().shape[1]
-    loop = specialise(expected_loop, controller.begin, controller.revise, controller.update, controller.compiled)
+    compiled = controller.compiled if compiled is None else compiled
+    loop = specialise(expected_loop, controller.begin, controller.revise, controller.update, compiled)
     failed = loop(
         controller.params,
         np.ascontiguousarray(controller.initial, np.float64),
+        controller.scratch,
         width,
         controller.pays_overhead,
         controller.privilege != "none",
@@ -283,6 +292,8 @@ def expect_chunk(
         sums,
         time_s,
     )
+    if failed < -1:
+        raise out_of_range(controller, rows, -2 - failed)
     if failed >= 0:
         raise ConfigError(
             f"controller {controller.name!r} reaches more than {CAPACITY} states at request {rows.request[failed]}, "

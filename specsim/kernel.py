@@ -241,6 +241,15 @@ def make_kernel(controller: Controller, *, compiled: bool | None = None) -> Call
     return specialise(round_loop, controller.begin, controller.revise, controller.update, compiled)
 
 
+def out_of_range(controller: Controller, rows: Rows, row: int) -> ConfigError:
+    """The error for a controller that returned something impossible in the round started at a row."""
+    return ConfigError(
+        f"controller {controller.name!r} returned a length or arm out of range at request {rows.request[row]}, "
+        f"position {rows.pos[row]}; allowed: want >= 0, from revise 0 <= submit <= drafted, on arm traces an arm "
+        "of the file and at most its draft length"
+    )
+
+
 def run_chunk(
     controller: Controller,
     state: NDArray[np.float64],
@@ -290,11 +299,6 @@ def run_chunk(
         plain_s,
     )
     if done < 0:
-        row = -1 - done
-        raise ConfigError(
-            f"controller {controller.name!r} returned a length or arm out of range at request {rows.request[row]}, "
-            f"position {rows.pos[row]}; allowed: want >= 0, from revise 0 <= submit <= drafted, on arm traces an arm "
-            "of the file and at most its draft length"
-        )
+        raise out_of_range(controller, rows, -1 - done)
     columns: list[Any] = [column[:done] for column in out]
     return ChunkRun(Rounds(*columns), sums, time_s, plain_s)

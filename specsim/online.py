@@ -64,7 +64,7 @@ class OnlineController:
         Args:
             pos: output tokens committed so far.
             ctx_len: prompt length + pos.
-            hint: for privileged controllers only, see `Controller.privilege`.
+            hint: for privileged controllers and those with a plan, see `Controller`.
 
         Returns:
             (arm, tokens to draft first; 0 is a plain round).
@@ -106,8 +106,18 @@ class OnlineController:
         return int(submit), int(want)
 
     def update(self, accepted: int, round_s: float) -> None:
-        """Feedback after verification: accepted draft tokens and the round's wall time in seconds."""
+        """Feedback after verification.
+
+        Args:
+            accepted: draft tokens accepted, 0..submitted.
+            round_s: the round's wall time in seconds.
+
+        Raises:
+            ConfigError: accepted is not in 0..submitted.
+        """
         arm, drafted, submitted = self._round
+        if not 0 <= accepted <= submitted:
+            raise self._refusal("update", f"accepted={accepted}", f"0..{submitted}, what was submitted")
         self._update(self.controller.params, self._state, 0, arm, drafted, submitted, accepted, round_s)
 
     def update_all(self, accepted: Sequence[int], round_s: Sequence[float], draft_len: int) -> None:
@@ -122,4 +132,4 @@ class OnlineController:
             self._update(self.controller.params, self._state, 0, arm, draft_len, draft_len, tokens, seconds)
 
     def _refusal(self, call: str, found: str, allowed: str) -> ConfigError:
-        return ConfigError(f"controller {self.controller.name!r}: {call} returned {found}; allowed: {allowed}")
+        return ConfigError(f"controller {self.controller.name!r}: {call} gave {found}; allowed: {allowed}")

@@ -109,6 +109,8 @@ def _verdict(outcome: TraceResult) -> list[str]:
             lines.append(
                 f"warning: {spelled(row)} asked for more draft tokens than were recorded in {share:.1f} % of its rounds"
             )
+        if row.get("off_policy"):
+            lines.append(f"caution: {spelled(row)}: {row['off_policy']}")
     if any(row["inexact_rounds"] for row in rows):
         lines.append(
             "warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate "

@@ -3,7 +3,7 @@
 A log of rounds holds rows only where the logging controller started rounds. Where difficulty persists that is a biased
 sample of starts for any other controller: short rounds start often in easy stretches, long ones seldom. Within a short
 segment of text the two see the same difficulty, so time per token is estimated segment by segment and weighted with
-the tokens of the text instead of with rounds (theory notes 3.4):
+the tokens of the text instead of with rounds (docs/validity.md):
 
     time = sum over segments of tokens(segment) * (sum of round times / sum of tokens emitted)_segment
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from specsim.chunk import RAGGED_FIELDS, ROW_FIELDS, TOKEN_FIELDS, TraceChunk, offsets_of
 from specsim.jit import jit
-from specsim.rows import Costs, Rows
+from specsim.kernel import ChunkRun
+from specsim.rows import SUM_NAMES, Costs, Rows
 from specsim.schema import TraceMeta
 
 SEGMENT_ROUNDS = 5
@@ -172,6 +173,32 @@ def off_policy_note(found: OffPolicy) -> str | None:
     if found.clamped:
         parts.append(f"{100 * found.clamped / found.rounds:.1f} % ask for more than was recorded")
     return f"off-policy: {'; '.join(parts)}; where difficulty persists speedup is biased, see stratified_speedup"
+
+
+class LogValidity:
+    """What one controller's replay of a log of rounds is worth, gathered chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._parts: list[Stratified] = []
+        self._steps: OffPolicy | None = None
+
+    def add(self, rows: Rows, costs: Costs, run: ChunkRun) -> None:
+        """Add the rounds of a chunk."""
+        self._parts.append(stratified_sums(rows, costs, run.rounds.emitted_len, run.rounds.round_s))
+        # The last round of a request is short because the text ends, which a log cannot tell from a short draft.
+        clamped = max(int(run.sums[SUM_NAMES.index("clamped")]) - (rows.starts.size - 1), 0)
+        part = off_policy(rows, run.rounds.submitted_len, run.rounds.emitted_len, clamped)
+        self._steps = part if self._steps is None else self._steps.plus(part)
+
+    def summary(self) -> dict[str, Any]:
+        """Result keys: the stratified estimate, and `off_policy`, a text when other lengths than logged were used.
+
+        All None when nothing was added (plain decoding, arms).
+        """
+        if self._steps is None:
+            keys = ("stratified_time_s", "stratified_tokens", "stratified_speedup", "off_policy")
+            return dict.fromkeys(keys)
+        return {**stratified(self._parts), "off_policy": off_policy_note(self._steps)}
 
 
 def rounds_to_trace(

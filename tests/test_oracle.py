@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -13,10 +14,13 @@ from hypothesis import strategies as st
 
 from specsim.engine import replay
 from specsim.errors import ConfigError
+from specsim.jit import jit
 from specsim.online import OnlineController
-from tests.test_conformance import built
+from tests.test_conformance import built, hints
 from tests.worlds import ALL, World, make_world, worlds
 
+# Controllers whose expectation is defined: no state over requests, no draws.
+EXPECTABLE = [s for s in ALL if built(make_world(0), s).per_request]
 SMALL = {"requests": 2, "positions": 7, "max_draft_len": 5}
 
 
@@ -96,7 +100,9 @@ def test_best_static_time_is_the_best_of_all_static_replays(world: World) -> Non
 
 @given(world=worlds(coverage="every-position"), acceptance=st.sampled_from(["logged", "sampled", "expected"]))
 def test_nothing_beats_the_oracle_but_plain(world: World, acceptance: str) -> None:
-    result = replay(world.meta, [world.chunk], world.latency, ALL, acceptance=acceptance)
+    # banditspec-ucb remembers means, so on worlds of this size its states do not merge and the walk gives up.
+    spellings = [s for s in EXPECTABLE if "bandit" not in s] if acceptance == "expected" else ALL
+    result = replay(world.meta, [world.chunk], world.latency, spellings, acceptance=acceptance)
     for row in result.results:
         if row["controller"] != "plain":
             assert row["time_s"] >= result.oracle_s * (1 - 1e-9), row["controller"]
@@ -148,6 +154,7 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
     controller = built(world, spelling)
     sums = {"time_s": 0.0, "rounds": 0.0, "accepted": 0.0, "submitted": 0.0}
     chunk, every_round = world.chunk, world.meta.coverage == "every-round"
+    known = hints(world, controller)
 
     def walk(i: int, end: int, online: OnlineController, weight: float) -> None:
         if i >= end or weight == 0.0:
@@ -155,7 +162,7 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
         q = chunk.q[chunk.offsets[i] : chunk.offsets[i + 1]]
         p = chunk.accept_prob[chunk.offsets[i] : chunk.offsets[i + 1]].astype(float)
         ctx, n = int(chunk.ctx_len[i]), world.meta.block_len
-        _, want = online.begin(int(chunk.pos[i]), ctx)
+        _, want = online.begin(int(chunk.pos[i]), ctx, int(known[i]))
         drafted = submit = 0
         while want > drafted and drafted < len(q):
             drafted = min(math.ceil(want / n) * n, len(q))
@@ -184,7 +191,7 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
     return sums
 
 
-@pytest.mark.parametrize("spelling", [s for s in ALL if "oracle" not in s])
+@pytest.mark.parametrize("spelling", [s for s in EXPECTABLE if "oracle" not in s])
 @pytest.mark.parametrize("seed", range(4))
 def test_expected_acceptance_is_the_average_over_all_outcomes(spelling: str, seed: int) -> None:
     world = make_world(seed, **SMALL)
@@ -236,10 +243,33 @@ def test_sampled_acceptance_uses_common_random_numbers() -> None:
     assert len(set(other)) > 1
 
 
-def test_too_many_states_is_refused_with_advice() -> None:
-    from dataclasses import replace
-
+def test_learners_have_no_expectation() -> None:
     world = make_world(12, coverage="every-position")
-    learner = replace(built(world, "g4"), per_request=False)
-    with pytest.raises(ConfigError, match="use --acceptance sampled"):
-        replay(world.meta, [world.chunk], world.latency, [learner], acceptance="expected")
+    assert set(ALL) - set(EXPECTABLE)
+    for spelling in set(ALL) - set(EXPECTABLE):
+        with pytest.raises(ConfigError, match="use --acceptance sampled"):
+            replay(world.meta, [world.chunk], world.latency, [spelling], acceptance="expected")
+
+
+@jit
+def impossible(params, state, lane, q, drafted, more):
+    return -1, drafted
+
+
+@pytest.mark.parametrize("acceptance", ["logged", "sampled", "expected"])
+@pytest.mark.parametrize("revise", [impossible, impossible.py_func])
+def test_impossible_lengths_are_refused(acceptance: str, revise) -> None:
+    world = make_world(12, coverage="every-position")
+    broken = dataclasses.replace(built(world, "static:length=3"), revise=revise)
+    with pytest.raises(ConfigError, match="out of range"):
+        replay(world.meta, [world.chunk], world.latency, [broken], acceptance=acceptance)
+
+
+@pytest.mark.parametrize("spelling", EXPECTABLE)
+def test_expectation_is_the_same_interpreted(spelling: str) -> None:
+    world = make_world(3, **SMALL)
+    fast, slow = (
+        replay(world.meta, [world.chunk], world.latency, [spelling], acceptance="expected", compiled=c)
+        for c in (None, False)
+    )
+    assert fast.results == slow.results

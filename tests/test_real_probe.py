@@ -133,7 +133,7 @@ def test_latency_is_embedded_and_measured_again_without_touching_the_rows(folder
         (("--requests=0",), "has 3 prompts"),
         (("--max-new-tokens=0",), "--max-new-tokens 0"),
         (("--max-new-tokens=250",), "context window of 256"),
-        (("--max-draft-len=40000",), "at most 32767"),
+        (("--max-draft-len=40000",), "at most 32766"),
         (("--threads=0",), "--threads 0"),
         (("--latency-only",), "takes no --out"),
     ],

@@ -15,6 +15,7 @@ from specsim.engine import replay
 from specsim.latency import LatencyModel
 from specsim.rows import Rows, make_costs, make_rows
 from specsim.schema import TraceMeta
+from specsim.synth import synthesize
 from specsim.trace import read_trace, write_trace
 from specsim.validity import (
     OffPolicy,
@@ -191,3 +192,20 @@ def test_requests_of_one_round() -> None:
     costs = make_costs(LATENCY, 4)
     found = stratified([stratified_sums(make_rows(log), costs, rounds["emitted_len"], rounds["round_s"])])
     assert found["stratified_tokens"] == rounds["emitted_len"].sum()
+
+
+def test_the_replay_reports_what_its_log_is_worth() -> None:
+    """Wired into the engine: chunk by chunk as in one piece, flagged when off the log, nothing for plain decoding."""
+    meta, chunk = synthesize(kind="two-regime", requests=6, positions=80, max_draft_len=8, seed=2)
+    latency = LatencyModel.affine(c_s=0.03, b_s=0.97, draft_pass_s=0.01)
+    logged = replay(meta, [chunk], latency, ["static:length=4"], keep_rounds=True)
+    log_meta, log = rounds_to_trace(meta, chunk, logged.rounds[0])
+    rows = replay(log_meta, [log], latency, ["static:length=4", "static:length=2", "plain"]).results
+    assert rows[0]["off_policy"] is None
+    assert rows[0]["stratified_time_s"] == pytest.approx(logged.results[0]["time_s"], rel=0.02)
+    assert "submit another length" in rows[1]["off_policy"]
+    assert rows[2]["off_policy"] is rows[2]["stratified_speedup"] is None
+    cut = int(np.searchsorted(log.request, 3))
+    split = replay(log_meta, [log.slice(0, cut), log.slice(cut, log.rows)], latency, ["static:length=2"]).results[0]
+    assert split["stratified_time_s"] == pytest.approx(rows[1]["stratified_time_s"], rel=1e-9)
+    assert split["off_policy"] == rows[1]["off_policy"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, max_param
+from specsim.controllers.base import LENGTH_HIGH, Controller, ControllerSpec, Param, Setting, max_param
 from specsim.controllers.schedules import no_update
 from specsim.jit import jit
 
@@ -173,7 +173,7 @@ SPECS = (
             "block": Param(
                 kind=int,
                 low=1,
-                high=32_767,
+                high=LENGTH_HIGH,
                 from_setting=default_block,
                 doc="block size n; default the trace's block_len, or 10 where that is 1",
             ),

@@ -18,7 +18,7 @@ from specsim.online import OnlineController
 
 Reward: TypeAlias = float | Sequence[float]
 DRAFT_LEN = 4  # L where a request does not say, as published
-MAX_DRAFT_LEN = 32_767
+MAX_DRAFT_LEN = 32_766
 _OTHER = ("arm", "sp2ec-2d")  # no bandit; and one that also chooses a length, on which scripted rewards do not depend
 
 
