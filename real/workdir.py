@@ -37,7 +37,7 @@ class WorkDir:
         if restart:
             self.remove()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(exist_ok=True)
             self._check_config(config)
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be used ({error.strerror}); choose another --out") from error

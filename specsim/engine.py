@@ -301,7 +301,7 @@ class _Job:
             plan = plans[controller.privilege]
             if controller.plan is not None:
                 plan = np.repeat(controller.plan(chunk), chunk.lengths + 1)
-            sums, time_s = exp.expect_chunk(
+            sums, time_s, own_plain_s = exp.expect_chunk(
                 controller,
                 rows,
                 accept_prob,
@@ -313,7 +313,7 @@ class _Job:
                 limit=self.meta.max_draft_len,
                 compiled=self.compiled,
             )
-            totals.add_expected(sums, time_s, plain_s)
+            totals.add_expected(sums, time_s, own_plain_s if self.every_round else plain_s)
 
     def finish(self, rounds: list[dict[str, NDArray[Any]]]) -> TraceResult:
         """Results of everything added."""

@@ -6,8 +6,11 @@ Owns the exception types and the exit-status contract of every command line here
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -70,8 +73,15 @@ def run_cli(command: click.Command, args: Sequence[str] | None = None, prog_name
         args: arguments, default `sys.argv[1:]`.
         prog_name: name shown in usage texts.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     status = _status_of(lambda: command.main(args=args, prog_name=prog_name, standalone_mode=False))
     sys.exit(status)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Leave through every `finally`, so that half-written files are removed; the usual status of a termination."""
+    sys.exit(128 + number)
 
 
 def _status_of(call: Callable[[], object]) -> int:
@@ -88,4 +98,9 @@ def _status_of(call: Callable[[], object]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
+    except OSError as error:
+        # What no command foresaw: a full disk, a closed pipe.
+        with suppress(OSError):
+            click.echo(f"error: {error}; check the disk and the place that output goes to", err=True)
+        return 2
     return result if isinstance(result, int) else 0

@@ -158,8 +158,11 @@ def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
     capacity,
     sums,
     time_s,
+    plain_s,
 ):
     """Walk every request; add expectations to `sums` float64[9] and write expected seconds to `time_s` float64[B].
+
+    `plain_s` float64[B] gets the expected seconds of plain decoding for the tokens emitted, on a log of rounds.
 
     `plan` and `best` are laid out as in `best_lengths_by_outcome`; `privileged` controllers get plan's entry for the
     round's acceptance as their hint, one acceptance at a time, others the row's first entry. Unserved wishes count as
@@ -224,6 +227,9 @@ def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
                         if share == 0.0:
                             continue
                         sums[ACCEPTED] += share * a
+                        if every_round:
+                            context = (a + 1) * ctx + (a + 1) * a * 0.5
+                            plain_s[b] += share * ((a + 1) * costs.verify_s[1] + costs.ctx_s * context)
                         step = 1 if every_round else a + 1
                         sums[TOKENS] += share * (a + 1 if every_round else min(a + 1, end - row))
                         if row + step < end:
@@ -255,8 +261,10 @@ def expect_chunk(
     every_round: bool,
     limit: int,
     compiled: bool | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Expected sums (float64[9], columns as named above) and seconds per request of one chunk.
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Expected sums (float64[9], columns as named above) and, per request, seconds and seconds of plain decoding.
+
+    The last is filled for logs of rounds only, where each controller emits its own number of tokens.
 
     Raises:
         ConfigError: the controller carries state over requests or draws its choices, its state takes too many values,
@@ -268,6 +276,7 @@ def expect_chunk(
             "expectation; use --acceptance sampled"
         )
     sums, time_s = np.zeros(len(EXPECTED_NAMES)), np.zeros(rows.starts.size - 1)
+    plain_s = np.zeros_like(time_s)
     longest = int(np.diff(rows.offsets).max())
     width = controller.fresh_state().shape[1]
     compiled = controller.compiled if compiled is None else compiled
@@ -291,6 +300,7 @@ def expect_chunk(
         CAPACITY,
         sums,
         time_s,
+        plain_s,
     )
     if failed < -1:
         raise out_of_range(controller, rows, -2 - failed)
@@ -299,4 +309,4 @@ def expect_chunk(
             f"controller {controller.name!r} reaches more than {CAPACITY} states at request {rows.request[failed]}, "
             f"position {rows.pos[failed]}; use --acceptance sampled"
         )
-    return sums, time_s
+    return sums, time_s, plain_s

@@ -80,13 +80,24 @@ class Totals:
             "mean_submitted": self.submitted / self.rounds,
             "time_s": time_s,
             "plain_time_s": plain_s,
-            "speedup": plain_s / time_s,
+            "speedup": _finite(plain_s / time_s),
             "speedup_ci95": interval,
-            "throughput": self.tokens / time_s,
+            "throughput": _finite(self.tokens / time_s),
             "oracle_mad": self.deviation / self.rounds,
             "regret_best_fixed_s": None if best_fixed_s is None else time_s - best_fixed_s,
-            "regret_oracle_s": None if oracle_s is None else time_s - oracle_s,
+            "regret_oracle_s": None if oracle_s is None else _regret(time_s, oracle_s),
         }
+
+
+def _finite(value: float) -> float | None:
+    """A ratio of times too small to divide is undefined, not infinite."""
+    return value if math.isfinite(value) else None
+
+
+def _regret(time_s: float, best_s: float) -> float:
+    """time - best, with a rounding error of the oracle's own sum counted as none."""
+    regret = time_s - best_s
+    return 0.0 if abs(regret) <= 1e-12 * best_s else regret
 
 
 def bootstrap_ratios(

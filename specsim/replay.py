@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import runpy
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,21 @@ def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
         raise ConfigError(
             f"--quarantine {config.quarantine}: lies in --out {out}, which appears as a whole; name a folder beside it"
         )
+    stems = Counter(path.stem for path in paths)
+    if config.quarantine is not None and max(stems.values()) > 1:
+        twice = max(stems, key=lambda stem: stems[stem])
+        raise ConfigError(
+            f"--quarantine {config.quarantine}: two traces are called {twice!r}, so their side files would be one; "
+            "replay them one at a time"
+        )
     # Whatever names, parameters and footers can tell is known before a row is replayed or anything is written.
     jobs = [_prepare(path, config, given) for path in paths]
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder)
+        side_files = stack.enter_context(_taken_back_on_failure())
         progress = stack.enter_context(_progress())
-        done = [_replay_one(job, config, folder, progress) for job in jobs]
+        done = [_replay_one(job, config, folder, progress, side_files) for job in jobs]
         result = document(config.seed, config.acceptance, done)
         if folder is not None:
             folder.finish(result, asdict(config))
@@ -106,6 +115,21 @@ class _Job:
     latency: LatencyModel
     spellings: Sequence[str]
     controllers: list[Controller]
+
+
+@contextmanager
+def _taken_back_on_failure() -> Iterator[list[Path]]:
+    """A list of files that are removed again, with a folder left empty, when the replay fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in written}:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def load_plugin(path: str) -> None:
@@ -171,14 +195,15 @@ def _prepare(path: Path, config: Config, given: LatencyModel | None) -> _Job:
 
 
 def _replay_one(
-    job: _Job, config: Config, folder: OutDir | None, progress: Progress
+    job: _Job, config: Config, folder: OutDir | None, progress: Progress, side_files: list[Path]
 ) -> tuple[dict[str, Any], TraceResult, list[str]]:
-    """Replay one trace; (its entry in the document, its result, notes for people)."""
+    """Replay one trace; (its entry in the document, its result, notes for people). Quarantine files are noted too."""
     path = job.path
     notes: list[str] = []
     skip: frozenset[int] = frozenset()
     if config.quarantine is not None:
         report = quarantine_requests(path, config.quarantine)
+        side_files.extend(side for side in (report.side_file, report.report_file) if side is not None)
         skip = frozenset(report.requests)
         if skip:
             notes.append(f"{len(skip)} requests quarantined: {report.side_file}")

@@ -213,7 +213,7 @@ def _parse(document: str | bytes | Mapping[str, Any], path: str | Path) -> dict[
         return dict(document)
     try:
         raw = json.loads(document, parse_constant=_refuse_constant, parse_float=_finite_float)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(
             path,
             f"metadata key 'specsim' is not valid JSON ({error})",

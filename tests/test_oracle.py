@@ -273,3 +273,28 @@ def test_expectation_is_the_same_interpreted(spelling: str) -> None:
         for c in (None, False)
     )
     assert fast.results == slow.results
+
+
+@given(world=worlds(coverage="every-round"))
+def test_expectation_of_a_certain_log_is_the_log(world: World) -> None:
+    """Where every outcome is sure, logged, sampled and expected acceptance are the same replay, plain time included."""
+    m = np.diff(world.chunk.offsets)
+    sure = np.concatenate([np.arange(n) < a for n, a in zip(m, world.chunk.accept_len, strict=True)]).astype(np.float32)
+    chunk = dataclasses.replace(world.chunk, accept_prob=sure)
+    spellings = [s for s in EXPECTABLE if "bandit" not in s]
+    logged, expected = (
+        replay(world.meta, [chunk], world.latency, spellings, acceptance=how).results for how in ("logged", "expected")
+    )
+    for a, b in zip(logged, expected, strict=True):
+        for key in (
+            "tokens",
+            "rounds",
+            "submitted",
+            "accepted",
+            "time_s",
+            "plain_time_s",
+            "speedup",
+            "clamped_rounds",
+            "oracle_mad",
+        ):
+            assert a[key] == pytest.approx(b[key], rel=1e-9), (a["controller"], key)

@@ -316,3 +316,40 @@ def test_real_exit_status_of_a_refusal(tmp_path: Path) -> None:
     assert_refused(run, tmp_path, before, place, "between 0 and 1")
     literal = os.path.join("nowhere", "*.parquet")
     assert_refused(replay_process(literal, "--out", "out", cwd=tmp_path), tmp_path, before, literal, "matches no file")
+
+
+def test_a_failed_replay_takes_its_quarantine_back(tmp_path: Path) -> None:
+    """One request is bad, another has no accept_prob: set aside, then refused; nothing may stay behind."""
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tests.replay_tools import make_trace, replay_here
+
+    trace = make_trace(tmp_path / "t.parquet")
+    table = pq.read_table(trace)
+    bad = table.column("accept_len").to_pylist()
+    bad[0] = 99
+    table = table.set_column(
+        table.schema.get_field_index("accept_len"), table.schema.field("accept_len"), pa.array(bad, pa.int16())
+    )
+    index = table.schema.get_field_index("accept_prob")
+    table = table.set_column(
+        index, table.schema.field("accept_prob"), pa.nulls(len(table), table.schema.field("accept_prob").type)
+    )
+    pq.write_table(table, trace)
+    run = replay_here(trace, "--quarantine", tmp_path / "q", "--acceptance", "sampled", "-c", "plain")
+    assert run.status == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.parquet"]
+
+
+def test_two_traces_of_one_name_cannot_share_a_quarantine(tmp_path: Path) -> None:
+    from tests.replay_tools import make_trace, replay_here
+
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        make_trace(tmp_path / folder / "t.parquet")
+    run = replay_here(tmp_path / "a/t.parquet", tmp_path / "b/t.parquet", "--quarantine", tmp_path / "q")
+    assert run.status == 2
+    assert "one at a time" in run.err
+    assert not (tmp_path / "q").exists()

@@ -335,3 +335,23 @@ def test_corrected_reaches_the_smallest_best_ratio_on_affine_costs(q: np.ndarray
         return
     best = best_ratio(q[:last], [0.25 + float(model.verify_s(d + 1)) for d in range(last + 1)])
     assert play("corrected", q, max=cap, block_len=24, latency=model)[0] == best
+
+
+def test_libraspec_says_when_it_would_have_gone_on() -> None:
+    """A log cut at 5 or 10 tokens hides a longer draft; what it would have asked for is counted, the length stays."""
+    for held in (5, 10, 12):
+        online = OnlineController(controller("libraspec", max_draft_len=24, block=5))
+        _, want = online.begin(0, 0)
+        q = np.full(held, 0.99)
+        drafted = submit = 0
+        while want > drafted and drafted < held:
+            drafted = served(want, held, 5)
+            submit, want = online.revise(q[:drafted], drafted < held)
+        assert (submit, want > held) == (held, True)
+    assert play("libraspec", np.full(24, 0.99), max_draft_len=24, block=5, alpha=1e300)[0] == 24
+
+
+def test_a_short_trace_lowers_the_default_minimum_of_g4() -> None:
+    assert controller("g4", max_draft_len=0).config["min"] == 0
+    with pytest.raises(ConfigError, match="min <= max"):
+        controller("g4", max_draft_len=9, min=5, max=3)

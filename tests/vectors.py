@@ -184,7 +184,7 @@ def main(paths: list[str]) -> int:
     for path in map(Path, paths):
         try:
             cases = list(cases_of(path))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             print(
                 f"error: {path}: {type(error).__name__}: {error}; allowed: JSON with `cases`, or theory.json's layout",
                 file=sys.stderr,

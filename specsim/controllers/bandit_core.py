@@ -17,6 +17,7 @@ from specsim.jit import jit
 
 # Blocks of the state row, each of K columns, and one scalar after them.
 PULLS, REWARDS, COSTS, LEADS, RATES, BLOCKS = 0, 1, 2, 3, 4, 5
+FORGOTTEN = 1e-3  # pulls' worth of faded observations below which an arm counts as never pulled
 
 
 class BanditParams(NamedTuple):
@@ -95,8 +96,11 @@ def update_arm(params, state, lane, arm, drafted, submitted, accepted, round_s):
     columns = params.arms
     if params.keep < 1.0:
         for k in range(columns):
+            faded = state[lane, at(params, PULLS, k)] * params.keep
+            # An arm that is all but forgotten is pulled anew; its ratios would soon be 0 over 0.
+            keep = params.keep if faded >= FORGOTTEN else 0.0
             for block in (PULLS, REWARDS, COSTS, RATES):
-                state[lane, at(params, block, k)] *= params.keep
+                state[lane, at(params, block, k)] *= keep
     state[lane, at(params, PULLS, arm)] += 1.0
     state[lane, at(params, REWARDS, arm)] += accepted + 1.0
     state[lane, at(params, COSTS, arm)] += round_s

@@ -211,7 +211,7 @@ class ControllerSpec:
         build: (resolved parameters, setting) -> Controller.
         doc: one line: what it decides and the source of the rule.
         kinds: what it can choose: "length", "arm" or both.
-        check: called with the parameters as given, to refuse combinations.
+        check: called with the parameters that were given, parsed, to refuse combinations.
     """
 
     name: str
@@ -235,9 +235,8 @@ class ControllerSpec:
                 )
         if setting.kind not in self.kinds:
             have = "an arm trace, whose draft length is fixed" if setting.kind == "arm" else "a trace without arms"
-            raise ConfigError(f"controller {self.name!r} chooses a {self.kinds[0]}, but this is {have}")
-        if self.check is not None:
-            self.check(dict(given))
+            chosen = "an arm" if self.kinds[0] == "arm" else "a length"
+            raise ConfigError(f"controller {self.name!r} chooses {chosen}, but this is {have}")
         values: dict[str, Any] = {}
         for key, param in self.params.items():
             if key in given:
@@ -250,6 +249,8 @@ class ControllerSpec:
                 raise ConfigError(
                     f"controller {self.name!r} needs {key}: write {self.name}:{key}=VALUE, VALUE {param.allowed()}"
                 )
+        if self.check is not None:
+            self.check({key: values[key] for key in given})
         return self.build(values, setting)
 
 

@@ -118,16 +118,18 @@ def revise_lambda(params, state, lane, q, drafted, more):
             best, value = j + 1, expected - speed * params.verify_s[j + 1]
     state[lane, s + ABSORBED], state[lane, s + SURVIVAL], state[lane, s + EXPECTED] = last, survival, expected
     state[lane, s + BEST], state[lane, s + BEST_VALUE] = best, value
-    if more and last < params.max:
+    wants_more = False
+    if last < params.max:
         first = next_probability(state, lane, TABLES, float(q[last - 1]))
-        if worth_of_drafting(params, state, lane, last, survival, expected, first, first, value) > 0.0:
-            return best, drafted + params.block_len
+        wants_more = worth_of_drafting(params, state, lane, last, survival, expected, first, first, value) > 0.0
+    if wants_more and more:
+        return best, drafted + params.block_len
     trial = state[lane, s + TRIAL] == 1.0
     if best > 0 and not trial:
         state[lane, IDLE], state[lane, PATIENCE] = 0.0, FIRST_WAIT
     elif best == 0 and (trial or wait(state, lane)):
         best = min(last, TRIAL_LENGTH)
-    return best, best
+    return best, drafted + 1 if wants_more else best
 
 
 @jit

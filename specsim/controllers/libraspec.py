@@ -16,6 +16,7 @@ LENGTH = 0  # scratch column: the decision d so far; 0 before the first block
 WANTED = 1  # scratch column: the longest draft asked for so far
 ABSORBED = 2  # scratch column: tokens whose confidences are in the sums below
 SUMS = 3  # work columns from here: max suffix sums S_i over the absorbed tokens, then max products q_i..q_absorbed
+FAR = 1.0e9  # a bound beyond any draft: alpha may be any finite number, an int64 may not
 
 
 class LibraSpecParams(NamedTuple):
@@ -54,7 +55,7 @@ def smallest_bound(sums, length, alpha):
     """Algorithm 1's eps*: min over i <= length of floor(alpha * S_i) + i; `int` is the floor, as S_i >= 0."""
     bound = 1 << 30
     for i in range(length):
-        bound = min(bound, int(alpha * sums[i]) + i + 1)
+        bound = min(bound, int(min(alpha * sums[i], FAR)) + i + 1)
     return bound
 
 
@@ -124,7 +125,11 @@ def revise_libraspec(params, state, lane, q, drafted, more):
         bound, _ = judge(params, state, lane, q, sums, products, length, drafted, params.alpha)
         if bound <= length:
             return bound, bound
-    return length, length if cap == params.max else max(length, min(wanted, params.max))
+    if cap < params.max:
+        # Nothing more can be had. Whether the rule would have gone on decides no length, only the count of such rounds.
+        _, goes_on = judge(params, state, lane, q, sums, products, length, drafted, params.alpha)
+        return length, max(length + 1 if goes_on else length, min(wanted, params.max))
+    return length, length
 
 
 def charged_alphas(values: dict[str, Any], setting: Setting) -> NDArray[np.float64]:

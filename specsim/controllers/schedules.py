@@ -115,12 +115,17 @@ def _build_schedule(name: str, config: dict[str, Any], params: ScheduleParams) -
 
 
 def _build_g4(values: dict[str, Any], setting: Setting) -> Controller:
-    if values["min"] > values["max"]:
-        raise ConfigError(f"controller 'g4': min={values['min']} is above max={values['max']}; give min <= max")
+    # A trace that holds less than the default minimum lowers it; given by hand the two must fit (`_check_g4`).
+    values = {**values, "min": min(values["min"], values["max"])}
     start = min(max(values["start"], values["min"]), values["max"])
     return _build_schedule(
         "g4", values, ScheduleParams(start, values["up"], values["down"], values["min"], values["max"], True)
     )
+
+
+def _check_g4(given: dict[str, Any]) -> None:
+    if "min" in given and "max" in given and given["min"] > given["max"]:
+        raise ConfigError(f"controller 'g4': min={given['min']} is above max={given['max']}; give min <= max")
 
 
 def _build_hf(values: dict[str, Any], setting: Setting) -> Controller:
@@ -151,6 +156,7 @@ SPECS = (
             "max": max_param(60),
         },
         build=_build_g4,
+        check=_check_g4,
         doc="G4-style schedule: +up when everything submitted was accepted, else -down (LibraSpec's baseline)",
     ),
     ControllerSpec(

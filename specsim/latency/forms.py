@@ -66,12 +66,16 @@ def numbers(key: str, value: object, *, min_len: int) -> tuple[float, ...]:
 
 
 def check_keys(where: str, found: Mapping[str, Any], allowed: Sequence[str], required: Sequence[str] = ()) -> None:
-    """Refuse unknown keys (with a suggestion) and missing ones; `where` is the dotted name of the object."""
+    """Refuse missing keys and likely misspellings; `where` is the dotted name of the object.
+
+    The format allows further keys, so an unknown one is ignored unless it looks like a known one that is not there.
+    """
     for key in found:
         if key not in allowed:
-            close = get_close_matches(str(key), allowed, n=1, cutoff=0.5)
-            advice = f"Did you mean {close[0]!r}?" if close else "Remove it, or put notes into provenance."
-            raise fault(f"{where}.{key}", "is an unknown key", ", ".join(allowed), advice)
+            absent = [name for name in allowed if name not in found]
+            close = get_close_matches(str(key), absent, n=1, cutoff=0.5)
+            if close:
+                raise fault(f"{where}.{key}", "is an unknown key", ", ".join(allowed), f"Did you mean {close[0]!r}?")
     for key in required:
         if key not in found:
             raise fault(f"{where}.{key}", "is missing", f"{where} needs {', '.join(required)}", "Add it.")

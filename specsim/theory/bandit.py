@@ -86,10 +86,11 @@ def bandit_arms(
     """
     controller = bandit_controller(policy, params, len(costs))
     online, pulls, arms = OnlineController(controller), [0] * len(costs), []
-    draft_len, nothing = controller.params.draft_len, np.zeros(0, np.float32)
+    draft_len = controller.params.draft_len
+    draft = np.zeros(draft_len, np.float32)
     for number in range(rounds):
         arm, _ = online.begin(number, number)
-        online.revise(nothing, False)
+        online.revise(draft, False)
         # Controllers are told accepted draft tokens; the reward counts the target's own token too.
         if controller.full_information:
             paid = [reward_at(reward, number) - 1.0 for reward in rewards]
