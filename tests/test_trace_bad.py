@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,16 @@ BAD_ROWS = {
     "pos null": (_set("pos", 4, None), "pos", 4, ["null"]),
     "pos negative": (_set("pos", 0, -2), "pos", 0, ["-2"]),
     "pos gap": (_set("pos", 5, 3), "pos", 5, ["pos 3 follows pos 1", "every-position", "every-round"]),
+    "pos too large": (_set("pos", 4, 2**31), "pos", 4, ["value 2147483648", "between 0 and 2147483647"]),
     "pos repeated": (_set("pos", 1, 0), "pos", 1, ["pos 0 follows pos 0"]),
     "pos starts late": (_set("pos", 3, 1), "pos", 3, ["starts at 1"]),
     "ctx_len below pos": (_set("ctx_len", 4, 0), "ctx_len", 4, ["value 0 at pos 1", "between pos and"]),
+    "ctx_len too large": (
+        _set("ctx_len", 4, 2**31),
+        "ctx_len",
+        4,
+        ["value 2147483648 at pos 1", "between pos and 2147483647"],
+    ),
     "ctx_len null in one row": (_set("ctx_len", 4, None), "ctx_len", 4, ["null", "every row"]),
     "ctx_len null first": (_set("ctx_len", 0, None), "ctx_len", 1, ["earlier rows are null"]),
     "ctx_len NaN": (_set("ctx_len", 2, NAN), "ctx_len", 2, ["nan"]),
@@ -82,6 +90,7 @@ BAD_ROWS = {
     "draft_s infinite": (_set("draft_s", 1, [INF]), "draft_s", 1, ["inf"]),
     "verify_s NaN": (_set("verify_s", 3, NAN), "verify_s", 3, ["nan", "null"]),
     "verify_s negative": (_set("verify_s", 3, -0.5), "verify_s", 3, ["-0.5"]),
+    "verify_s infinite": (_set("verify_s", 3, INF), "verify_s", 3, ["value inf", "finite numbers >= 0"]),
 }
 
 
@@ -106,6 +115,43 @@ def test_bad_row(case: str, group: int | None, tmp_path: Path) -> None:
     assert error.advice
 
 
+# column -> the fault to plant at a row; in the order in which faults of one row are reported
+PLANTED: dict[str, Any] = {
+    "pos": -7,
+    "ctx_len": 2**31,
+    "q": [NAN, 0.5],
+    "p": [1.5, 0.5],
+    "accept_prob": [-1.0, 0.5],
+    "entropy": [-1.0, 0.5],
+    "draft_s": [-1.0],
+    "verify_s": INF,
+    "accept_len": -1,
+}
+
+
+@pytest.mark.parametrize("group", [None, 1], ids=["one-group", "groups-of-1"])
+@pytest.mark.parametrize(("late", "early"), list(permutations(PLANTED, 2)))
+def test_the_earliest_faulty_row_is_named(late: str, early: str, group: int | None, tmp_path: Path) -> None:
+    """Whatever the order of the checks: two columns are faulty, and the one whose row comes first is reported."""
+    data = columns()
+    data[early][0], data[late][3] = PLANTED[early], PLANTED[late]
+    with pytest.raises(TraceError) as caught:
+        read_trace(write_raw(tmp_path / "t.parquet", data, META, row_group_size=group))
+    assert (caught.value.column, caught.value.row, caught.value.request) == (early, 0, 0)
+
+
+def test_faults_of_one_row_are_named_from_cause_to_consequence(tmp_path: Path) -> None:
+    data, names = columns(), list(PLANTED)
+    for name in names:
+        data[name][3] = PLANTED[name]
+    for name in names:  # mend the reported one, and the next comes up
+        with pytest.raises(TraceError) as caught:
+            read_trace(write_raw(tmp_path / "t.parquet", data, META))
+        assert (caught.value.column, caught.value.row) == (name, 3)
+        data[name] = columns()[name]
+    read_trace(write_raw(tmp_path / "t.parquet", data, META))
+
+
 def test_fault_is_found_in_a_column_nobody_asked_for(tmp_path: Path) -> None:
     data = columns()
     data["entropy"][4] = [-1.0]
@@ -122,6 +168,11 @@ def test_every_round_positions(tmp_path: Path) -> None:
     data["pos"] = [0, 3, 3, 2, 5, 9]
     with pytest.raises(TraceError, match=r"row 2.*pos 3 follows pos 3.*strictly increasing"):
         read_trace(write_raw(tmp_path / "bad.parquet", data, meta))
+    # A request may start anywhere in such a log, but not before its first token, nor past what a column can hold.
+    for value in (-1, 2**31):
+        data["pos"], data["ctx_len"] = [value, 3, 4, 2, 5, 9], [None] * 6
+        with pytest.raises(TraceError, match=rf"'pos', row 0 .*value {value};.*between 0 and 2147483647"):
+            read_trace(write_raw(tmp_path / "bad.parquet", data, meta))
 
 
 @pytest.mark.parametrize("name", list(columns()))
