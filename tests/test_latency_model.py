@@ -270,6 +270,6 @@ def test_import_is_light() -> None:
 def test_further_keys_are_allowed() -> None:
     """The format may grow; only what looks like a misspelling of a key that is not there is refused."""
     extra = document() | {"note": "measured at night", "host": {"name": "a"}}
-    extra["verify"] = {**extra["verify"], "comment": "x"}
+    extra["verify"] = {**AFFINE, "comment": "x"}
     model = LatencyModel.from_dict(extra, where="latency")
     assert model == LatencyModel.from_dict(document(), where="latency")

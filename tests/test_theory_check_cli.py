@@ -95,7 +95,8 @@ def test_table_names_every_property_and_rule(length_file: Path) -> None:
         assert name.partition(":")[2] or name in done.output
     assert "accept_prob; " in done.output
     assert "accepted given that all before were" in done.output
-    assert max(len(line) for line in done.output.splitlines() if "rules are told" not in line) <= 120
+    # The lines that hold the path are as long as the path.
+    assert max(len(line) for line in done.output.splitlines() if ".parquet" not in line and "told" not in line) <= 120
 
 
 def test_given_latency_replaces_the_embedded_one(length_file: Path, tmp_path: Path) -> None:

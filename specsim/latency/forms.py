@@ -65,17 +65,26 @@ def numbers(key: str, value: object, *, min_len: int) -> tuple[float, ...]:
     return tuple(number(f"{key}[{index}]", item) for index, item in enumerate(value))
 
 
-def check_keys(where: str, found: Mapping[str, Any], allowed: Sequence[str], required: Sequence[str] = ()) -> None:
+def check_keys(
+    where: str,
+    found: Mapping[str, Any],
+    allowed: Sequence[str],
+    required: Sequence[str] = (),
+    *,
+    strict: bool = False,
+) -> None:
     """Refuse missing keys and likely misspellings; `where` is the dotted name of the object.
 
-    The format allows further keys, so an unknown one is ignored unless it looks like a known one that is not there.
+    The format allows further keys, so an unknown one is ignored unless it looks like a known one that is not there;
+    `strict` refuses every unknown key.
     """
     for key in found:
         if key not in allowed:
             absent = [name for name in allowed if name not in found]
             close = get_close_matches(str(key), absent, n=1, cutoff=0.5)
-            if close:
-                raise fault(f"{where}.{key}", "is an unknown key", ", ".join(allowed), f"Did you mean {close[0]!r}?")
+            if close or strict:
+                advice = f"Did you mean {close[0]!r}?" if close else "Remove it."
+                raise fault(f"{where}.{key}", "is an unknown key", ", ".join(allowed), advice)
     for key in required:
         if key not in found:
             raise fault(f"{where}.{key}", "is missing", f"{where} needs {', '.join(required)}", "Add it.")

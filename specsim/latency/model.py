@@ -114,7 +114,7 @@ class LatencyModel:
         check_keys("draft", draft, ("pass_s", "token_s"))
         return cls(
             ctx_s=verify.pop("ctx_s", 0.0),
-            verify=FORMS[form](**verify),
+            verify=FORMS[form](**{key: verify[key] for key in FORM_KEYS[form]}),
             draft_pass_s=draft.get("pass_s", 0.0),
             draft_token_s=draft.get("token_s", 0.0),
             overhead_s=top.get("overhead_s", 0.0),

@@ -61,5 +61,5 @@ def _costs(text: str) -> dict[str, Any]:
             found[key] = float(value)
         except ValueError:
             raise fault(key, f"is {value!r}", "seconds, a number", "Example: draft_pass_s=0.001") from None
-    check_keys("preset", found, _COSTS)
+    check_keys("preset", found, _COSTS, strict=True)
     return found
