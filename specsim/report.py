@@ -1,4 +1,4 @@
-"""The replay result document (trace-format.md section 4) and the tables people read. Computes no numbers of its own."""
+"""The replay result document (docs/formats.md) and the tables people read. Computes no numbers of its own."""
 
 from __future__ import annotations
 

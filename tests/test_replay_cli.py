@@ -23,7 +23,7 @@ from specsim.trace import TraceChunk, TraceMeta, open_trace, write_trace
 from tests.replay_tools import LATENCY, listing, make_trace, replay_here, replay_process
 from tests.trace_tables import META, columns, write_raw
 
-# Key -> type, as trace-format.md section 4 spells the document; None marks what may be null.
+# Key -> type, as docs/formats.md spells the document; None marks what may be null.
 RESULT_TYPES: dict[str, tuple[type | None, ...]] = {
     "trace": (str,),
     "controller": (str,),
