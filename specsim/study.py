@@ -84,7 +84,8 @@ def make_world(family: str, block_len: int, max_draft_len: int, distort: str, ro
         q=chunk.q[where],
     )
     p = chunk.accept_prob[where].reshape(full.size, max_draft_len).astype(np.float64)
-    expected = np.concatenate([np.ones((full.size, 1)), 1.0 + np.cumsum(np.cumprod(p, axis=1), axis=1)], axis=1)
+    expected = np.ones((full.size, max_draft_len + 1))
+    expected[:, 1:] += np.cumsum(np.cumprod(p, axis=1), axis=1)
     return World(meta=replace(meta, coverage="every-round"), chunk=kept, expected=expected)
 
 
