@@ -114,7 +114,12 @@ def _forgive(disk: Any) -> None:
 
 def in_package(function: Callable[..., Any]) -> bool:
     """Whether the function's source lies in this package, so that the disk cache would notice its edits."""
-    return Path(python_of(function).__code__.co_filename).resolve().is_relative_to(_PACKAGE)
+    return _lies_in_package(python_of(function).__code__.co_filename)
+
+
+@cache
+def _lies_in_package(filename: str) -> bool:
+    return Path(filename).resolve().is_relative_to(_PACKAGE)
 
 
 def python_of(function: Callable[..., Any]) -> types.FunctionType:

@@ -138,6 +138,16 @@ def test_every_registered_controller_is_spelled() -> None:
 
 
 @everywhere
+def test_registry_says_what_is_built(spelling: str, kind: str) -> None:
+    """`kinds` and, with default parameters, `per_request` of the registry entry are those of the controller."""
+    world = make_world(0) if kind == "length" else make_arm_world(0)
+    controller, spec = built(world, spelling), REGISTRY[spelling.partition(":")[0]]
+    assert kind in spec.kinds
+    if ":" not in spelling:
+        assert controller.per_request == spec.per_request
+
+
+@everywhere
 @given(data=st.data(), seed=st.integers(0, 5))
 def test_compiled_interpreted_and_online_agree(spelling: str, kind: str, data: st.DataObject, seed: int) -> None:
     world = data.draw(WORLDS[kind])

@@ -41,7 +41,8 @@ def as_dict(spec: ControllerSpec) -> dict[str, Any]:
         }
         for key, param in spec.params.items()
     }
-    return {"name": spec.name, "params": params, "doc": spec.doc}
+    chooses, kept = list(spec.kinds), not spec.per_request
+    return {"name": spec.name, "params": params, "chooses": chooses, "keeps_state": kept, "doc": spec.doc}
 
 
 def is_required(param: Param) -> bool:

@@ -211,6 +211,7 @@ class ControllerSpec:
         build: (resolved parameters, setting) -> Controller.
         doc: one line: what it decides and the source of the rule.
         kinds: what it can choose: "length", "arm" or both.
+        per_request: whether its state is cleared at the start of each request, with default parameters.
         check: called with the parameters that were given, parsed, to refuse combinations.
     """
 
@@ -219,6 +220,7 @@ class ControllerSpec:
     build: Callable[[dict[str, Any], Setting], Controller]
     doc: str
     kinds: tuple[str, ...] = ("length",)
+    per_request: bool = True
     check: Callable[[dict[str, Any]], None] | None = None
 
     def resolve(self, given: Mapping[str, Any], setting: Setting) -> Controller:

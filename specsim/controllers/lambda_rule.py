@@ -195,6 +195,7 @@ SPECS = (
             "max": max_param(),
         },
         build=_build,
+        per_request=False,
         doc="lambda rule: most tokens per second in the long run, with online calibration (docs/theory.md, R8)",
     ),
 )
