@@ -16,7 +16,7 @@ from specsim.engine import replay
 from specsim.errors import ConfigError
 from specsim.regret.compare import compare, paired
 from specsim.regret.family import FAMILIES, acceptance_for, bound_slope, make_family
-from specsim.regret.measures import fit_growth
+from specsim.regret.measures import fit_growth, measure
 from specsim.regret.runner import Output, log_grid, run_policy
 from specsim.regret.worlds import Case, chunk_case, family_case
 from tests.worlds import make_arm_world
@@ -281,3 +281,17 @@ def test_paired_differences() -> None:
     assert same == {"mean": 0.0, "low": 0.0, "high": 0.0}
     worse = paired(runs_of(case, "best-arm"), runs_of(case, "arm:index=9"))
     assert worse["low"] > 1.0
+
+
+def test_a_quota_that_a_policy_cannot_reach_is_refused() -> None:
+    """On a log of rounds plain decoding emits one token a row, so it ends before what the arms reach."""
+    from specsim.errors import ConfigError
+
+    world = make_arm_world(8, coverage="every-round", requests=3, positions=24, arms=3)
+    assert world.chunk.arm_accept_len.sum() > 0
+    case = chunk_case(world.meta, world.chunk, world.latency, name="w", quota=None, runs=2, seed=0, carry=False)
+    case = dataclasses.replace(case, job=dataclasses.replace(case.job, quota=float(world.chunk.rows + 1)))
+    best = run_policy(case.build("best-arm"), case.job)
+    plain = case.build("plain")
+    with pytest.raises(ConfigError, match="lower --quota"):
+        measure("plain", plain, case, run_policy(plain, case.job), best)

@@ -125,7 +125,7 @@ def run(
 def _family(asked: dict[str, Any], rounds: int | None, quota: int | None, runs: int, seed: int) -> Case:
     made = make_family(asked.pop("family", "sharp"), **asked)
     if rounds is None:
-        # A quota alone: as many rounds as the best arm takes, at most one per token.
+        # A quota alone: the fewest rounds in which any arm could reach it.
         rounds = 5000 if quota is None else max(1, quota // (made.draft_len + 1))
     if max(rounds, quota or 0) * runs > MAX_WORK:
         raise ConfigError(f"--runs {runs}: allowed are at most {MAX_WORK:.0e} rounds over all runs; lower one of them")

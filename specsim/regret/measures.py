@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specsim.controllers import Controller
+from specsim.errors import ConfigError
 from specsim.regret.runner import Output
 from specsim.regret.worlds import Case
 
@@ -89,6 +90,13 @@ def measure(spelling: str, controller: Controller, case: Case, out: Output, best
         best: the runs of the best single arm, on the same random numbers.
     """
     job = case.job
+    for who, runs in ((spelling, out), ("best-arm", best)):
+        short = np.flatnonzero(runs.quota[:, 3] == 0)
+        if short.size:
+            # On a log of rounds a policy that emits less per round meets the end of the text first.
+            raise ConfigError(
+                f"{who}: run {short[0]} ends before {job.quota:g} tokens, so their time is unknown; lower --quota"
+            )
     regret = out.quota[:, 0] - best.quota[:, 0]
     outside = np.ones(job.world.arms, bool)
     outside[case.top3] = False

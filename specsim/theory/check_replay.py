@@ -42,6 +42,13 @@ def replay_validity(facts: Facts, info: dict[str, Any]) -> Verdict:
 
 
 def _log_of_rounds(facts: Facts, details: dict[str, Any]) -> Verdict:
+    if facts.meta.kind == "arm":
+        advice = (
+            "an arm that was not played where the log moved on sees a biased sample of starts; record every position"
+        )
+        verdict = UNDECIDED if facts.steps.size == 0 else VIOLATED
+        text = f"log of rounds; {advice}"
+        return Verdict(id="replay-validity", statement=_STATEMENT, verdict=verdict, text=text, details=details)
     lengths = facts.logged
     known = np.flatnonzero(lengths)
     shares = {str(int(m)): round(float(lengths[m] / lengths.sum()), 4) for m in known}
@@ -52,8 +59,6 @@ def _log_of_rounds(facts: Facts, details: dict[str, Any]) -> Verdict:
     low, high = int(known[0]), int(known[-1])
     most = int(np.argmax(lengths))
     what = f"log of rounds; {'drafts recorded' if whole else 'logged lengths'} {low} to {high}, mostly {most}"
-    if facts.meta.kind == "arm":
-        what = "log of rounds"
     advice = (
         "any other length sees a biased sample of starts where difficulty persists, and lengths "
         f"{'above ' + str(high) if whole else f'below {low} or above {high}'} were never submitted: "

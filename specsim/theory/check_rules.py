@@ -154,6 +154,8 @@ def _verdict(k: int, total: Floats, half: Floats, shared: dict[str, Any]) -> Ver
     count = dict(zip(COUNTS, total.tolist(), strict=True))
     starts, moves = max(count["starts"], 1.0), count["moves"]
     lowering, cycling = _shares(total)
+    # A rare event that no replicate happens to hold has no spread there; up to 3 in n are compatible with none.
+    half = np.maximum(half, 3.0 / np.array([max(moves, 1.0), starts]))
     details = {
         "starts": int(count["starts"]),
         "moves": int(moves),
