@@ -203,7 +203,7 @@ class _Job:
             raise ConfigError(
                 "the latency model has ctx_s > 0 but the trace has no ctx_len; record ctx_len or use a model without it"
             )
-        hungry = [c.name for c in self.controllers if c.needs_q]
+        hungry = list(dict.fromkeys(c.name for c in self.controllers if c.needs_q))
         if hungry and lacks(chunk.q):
             raise ConfigError(
                 f"controllers {', '.join(hungry)} decide on confidences, but column 'q' has null rows; record q, or "

@@ -129,7 +129,11 @@ class OnlineController:
             draft_len: tokens each arm drafts.
         """
         for arm, (tokens, seconds) in enumerate(zip(accepted, round_s, strict=True)):
-            self._update(self.controller.params, self._state, 0, arm, draft_len, draft_len, tokens, seconds)
+            self.feed(arm, tokens, seconds, draft_len)
+
+    def feed(self, arm: int, accepted: float, round_s: float, draft_len: int) -> None:
+        """Feedback on one arm as it is, without the checks of `update`: scripted rewards need not be token counts."""
+        self._update(self.controller.params, self._state, 0, arm, draft_len, draft_len, accepted, round_s)
 
     def _refusal(self, call: str, found: str, allowed: str) -> ConfigError:
         return ConfigError(f"controller {self.controller.name!r}: {call} gave {found}; allowed: {allowed}")

@@ -197,6 +197,10 @@ def print_trace(path: Path, seed: int) -> None:
     with open_trace(path) as reader:
         if reader.meta.latency is None:
             raise ConfigError(f"{path}: holds no latency model; record one with `python -m real.probe --latency-only`")
+        if reader.meta.kind == "arm":
+            raise ConfigError(
+                f"{path}: an arm trace; these rules choose lengths, `python -m specsim.regret` compares arms"
+            )
         latency = LatencyModel.from_dict(reader.meta.latency, where=str(path))
         chunks = list(reader.chunks(["q", "ctx_len"]))
         static = replay(reader.meta, chunks, latency, ["plain"]).static_s
@@ -212,6 +216,9 @@ def print_trace(path: Path, seed: int) -> None:
         label = rules[name] if name == BEST_STATIC else name
         table.add_row(label, f"{row['speedup']:.3f}", "-" if low is None else f"[{low:.2f}, {high:.2f}]")
     Console().print(table)
+    for name, row in zip(rules, outcome.results, strict=True):
+        if row.get("off_policy"):
+            click.echo(f"{name}: {row['off_policy']} ({row['stratified_speedup']:.3f})")
 
 
 if __name__ == "__main__":

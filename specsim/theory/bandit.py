@@ -96,7 +96,7 @@ def bandit_arms(
             paid = [reward_at(reward, number) - 1.0 for reward in rewards]
             online.update_all(paid, costs, draft_len)  # pyright: ignore[reportArgumentType]
         else:
-            online.update(reward_at(rewards[arm], pulls[arm]) - 1.0, costs[arm])  # pyright: ignore[reportArgumentType]
+            online.feed(arm, reward_at(rewards[arm], pulls[arm]) - 1.0, costs[arm], draft_len)
         pulls[arm] += 1
         arms.append(arm)
     return arms

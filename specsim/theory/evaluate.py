@@ -166,20 +166,28 @@ def _lambda(request: Request) -> Answer:
     }
 
 
+def _float(value: Fraction, key: str) -> float:
+    """The nearest float64; the bandits compute in floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise KeyFault(key, "too large", "a number that float64 can hold") from None
+
+
 def _bandit(request: Request) -> Answer:
     costs = [
         _number(x, f"costs[{k}]")
         for k, x in enumerate(_list(request["costs"], "costs", "a list of numbers > 0", least=1))
     ]
     for k, x in enumerate(costs):
-        if x <= 0:
+        if x <= 0 or _float(x, f"costs[{k}]") == 0.0:
             raise KeyFault(f"costs[{k}]", _shown(request["costs"][k]), "a number > 0")
     allowed = f"a list of {len(costs)} rewards, one per cost"
     rewards: list[float | list[float]] = []
     for k, x in enumerate(_list(request["rewards"], "rewards", allowed, least=1)):
         key = f"rewards[{k}]"
         values = _list(x, key, "a number >= 0 or a list of them", least=1) if isinstance(x, list) else [x]
-        numbers = [float(_number(y, key)) for y in values]
+        numbers = [_float(_number(y, key), key) for y in values]
         if min(numbers) < 0:
             raise KeyFault(key, _shown(x), "a number >= 0 or a list of them")
         rewards.append(numbers if isinstance(x, list) else numbers[0])
