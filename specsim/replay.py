@@ -6,6 +6,13 @@ this module, so `python -m` runs it once.
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    # Importing numba and registering its implementations makes a great many objects that all stay; looking through
+    # them for garbage again and again is a tenth of a short replay. Switched on again after the first chunk.
+    gc.disable()
+
 import os
 import runpy
 import traceback
@@ -209,6 +216,11 @@ def _replay_one(
             notes.append(f"{len(skip)} requests quarantined: {report.side_file}")
     with open_trace(path) as reader, _naming(path, config.plugin):
         task = progress.add_task(path.name, total=reader.rows)
+
+        def chunk_done(rows: int) -> None:
+            gc.enable()
+            progress.update(task, completed=rows)
+
         log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, job.spellings)
         result = replay(
             reader.meta,
@@ -219,7 +231,7 @@ def _replay_one(
             acceptance=config.acceptance,
             measured_draft=config.latency is None,
             on_rounds=log,
-            on_progress=lambda rows: progress.update(task, completed=rows),
+            on_progress=chunk_done,
         )
         meta = reader.meta
     if meta.coverage == "every-round":

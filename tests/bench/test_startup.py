@@ -17,7 +17,11 @@ from tests.replay_tools import make_trace
 
 LIMIT = 3.0
 REPEATS = 5
-IMPORTS = "import numpy, scipy, numba, pyarrow, pyarrow.parquet, rich.console, click"
+# What a replay loads of its dependencies; numba loads scipy.linalg when the first compiled function is called.
+IMPORTS = (
+    "import numpy, scipy.linalg, numba, pyarrow, pyarrow.compute, pyarrow.parquet, "
+    "rich.console, rich.progress, rich.table, click"
+)
 
 
 def seconds(command: list[str], home: Path) -> float:
