@@ -45,7 +45,7 @@ def update_released(params, state, lane, arm, drafted, submitted, accepted, roun
     state[lane, ROUNDS] += 1.0
     state[lane, PULLS + chosen] += 1.0
     mean = np.float32(state[lane, MEANS + chosen])
-    step = np.float32((accepted + 1.0) / round_s - mean) / np.float32(state[lane, PULLS + chosen])
+    step = np.float32((accepted + 1.0) / round_s - float(mean)) / np.float32(state[lane, PULLS + chosen])
     state[lane, MEANS + chosen] = np.float32(mean + step)
 
 
