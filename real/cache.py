@@ -1,12 +1,13 @@
 """Key/value caches and the forward call: the only file that knows how transformers names and stores them.
 
-Owns `KVCache`, a preallocated buffer that a decoder layer can write to, and `forward`, the one place a model is called
-with a cache. Knows nothing about drafting, recording or prompts.
+Owns the caches a decoder layer can write to, `forward` (the one place a model is called with a cache), and the question
+which models it can serve. Knows nothing about drafting, recording or prompts.
 
 What differs between transformers 5.17 and 5.24, and is dealt with here: the model's argument is `past_key_values` in
 one and `cache` in the other; a library cache crops to a length in one and removes a number of tokens in the other; the
-mask code asks a cache for different things. Hence an own cache object that only needs `update`, and a mask that is
-always given ready-made in four dimensions (the library then returns it unchanged in both versions).
+mask code asks a cache for different things. Hence own cache objects that only need `update`, and masks that are always
+given ready-made in four dimensions (the library then returns them unchanged in both versions). Sliding-window layers
+keep every key and are limited by their mask, so taking tokens back cannot lose what a window had already dropped.
 """
 
 from __future__ import annotations
@@ -16,24 +17,33 @@ from typing import Any
 
 import torch
 
+from specsim.errors import ConfigError
+
+FIRST_CAPACITY = 256
+CACHES = ("dynamic", "static")
+FULL, SLIDING = "full_attention", "sliding_attention"
+
 
 class KVCache:
-    """Keys and values of one sequence in preallocated buffers, one pair per decoder layer that writes.
+    """Keys and values of one sequence, one pair of buffers per decoder layer that writes.
 
-    Layers are addressed by their `layer_idx`, so that a model that runs only some layers leaves no gap. A buffer is
-    allocated at the layer's first write: appending copies no old entry, unlike the library's growing cache.
+    Layers are addressed by their `layer_idx`, so that a model that runs only some layers leaves no gap. Buffers are
+    allocated at a layer's first write and doubled when they are full: appending copies no old entry otherwise.
 
     Args:
-        capacity: token positions the buffers can hold.
+        capacity: token positions the sequence may reach.
+        static: allocate the whole capacity at once and show all of it to attention (what was not written is hidden by
+            the mask), so that shapes stay the same from call to call.
     """
 
     is_compileable = False
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, *, static: bool = False) -> None:
+        self.capacity, self.static = capacity, static
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._lengths: dict[int, int] = {}
+        self._positions: torch.Tensor | None = None  # of every slot, when they are not simply 0, 1, 2, ...
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
@@ -42,18 +52,23 @@ class KVCache:
         start = self._lengths.get(layer_idx, 0)
         end = start + key_states.shape[-2]
         assert end <= self.capacity, f"cache of {self.capacity} positions asked to hold {end}"
-        if layer_idx not in self._keys:
-            self._keys[layer_idx] = self._allocate(key_states)
-            self._values[layer_idx] = self._allocate(value_states)
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys[:, :, start:end] = key_states
-        values[:, :, start:end] = value_states
+        for buffers, states in ((self._keys, key_states), (self._values, value_states)):
+            buffer = buffers.get(layer_idx)
+            if buffer is None or buffer.shape[2] < end:
+                buffer = buffers[layer_idx] = self._allocate(states, end, buffer)
+            buffer[:, :, start:end] = states
         self._lengths[layer_idx] = end
-        return keys[:, :, :end], values[:, :, :end]
+        shown = self.capacity if self.static else end
+        return self._keys[layer_idx][:, :, :shown], self._values[layer_idx][:, :, :shown]
 
-    def _allocate(self, like: torch.Tensor) -> torch.Tensor:
+    def _allocate(self, like: torch.Tensor, needed: int, old: torch.Tensor | None) -> torch.Tensor:
         batch, heads, _, width = like.shape
-        return like.new_empty(batch, heads, self.capacity, width)
+        size = self.capacity if self.static else min(self.capacity, max(FIRST_CAPACITY, 2 * needed))
+        # Zeros: attention multiplies hidden slots by a weight of 0, and 0 times a leftover NaN would be NaN.
+        fresh = like.new_zeros(batch, heads, size, width)
+        if old is not None:
+            fresh[:, :, : old.shape[2]] = old
+        return fresh
 
     @property
     def length(self) -> int:
@@ -69,6 +84,19 @@ class KVCache:
         assert 0 <= length <= self.length
         for layer_idx in self._lengths:
             self._lengths[layer_idx] = length
+        if self._positions is not None:
+            self._positions = self._positions[:length]
+
+    def place(self, position_ids: torch.Tensor | None, new: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Note where `new` coming tokens sit; (int64[new] their positions, int64[held + new] those of all slots)."""
+        held = self.length
+        if position_ids is None and self._positions is None:
+            slots = torch.arange(held + new, device=device)
+            return slots[held:], slots
+        before = torch.arange(held, device=device) if self._positions is None else self._positions
+        here = torch.arange(held, held + new, device=device) if position_ids is None else position_ids
+        self._positions = torch.cat([before, here])
+        return here, self._positions
 
 
 def causal_mask(new: int, past: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -100,22 +128,110 @@ def forward(
         float[new or keep, vocabulary] logits.
     """
     past, new, device = cache.length, input_ids.shape[0], input_ids.device
-    if position_ids is None:
-        position_ids = torch.arange(past, past + new, device=device)
-    if visible is None:
-        visible = causal_mask(new, past, device)
+    positions, slots = cache.place(position_ids, new, device)
     dtype = next(model.parameters()).dtype
-    # An additive mask, not a boolean one: the eager attention of the library adds whatever it is given.
-    mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, torch.finfo(dtype).min)
+    masks = {
+        kind: _additive(_visible(visible, new, past, positions, slots, window), dtype, device, new, past, cache)
+        for kind, window in attention_windows(model).items()
+    }
     output = model(
         input_ids=input_ids[None],
-        position_ids=position_ids[None],
-        attention_mask=mask[None, None],
+        position_ids=positions[None],
+        # One mask when all layers look the same way, else one per kind: both forms the library hands on unchanged.
+        attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
         use_cache=True,
         logits_to_keep=keep,
         **{_cache_argument(model): cache},
     )
     return output.logits[0]
+
+
+def _visible(
+    visible: torch.Tensor | None,
+    new: int,
+    past: int,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    window: int | None,
+) -> torch.Tensor | None:
+    """bool[new, past + new], or None where a single token sees everything."""
+    if window is None:
+        return visible if visible is not None else None if new == 1 else causal_mask(new, past, positions.device)
+    seen = causal_mask(new, past, positions.device) if visible is None else visible
+    return seen & (slots[None, :] > positions[:, None] - window)
+
+
+def _additive(
+    visible: torch.Tensor | None, dtype: torch.dtype, device: Any, new: int, past: int, cache: KVCache
+) -> torch.Tensor:
+    """[1, 1, new, slots] to add to attention scores: the eager attention of the library adds whatever it is given."""
+    hidden = torch.finfo(dtype).min
+    columns = cache.capacity if cache.static else past + new
+    mask = torch.zeros(new, columns, dtype=dtype, device=device)
+    if visible is not None:
+        mask[:, : past + new].masked_fill_(~visible, hidden)
+    mask[:, past + new :] = hidden
+    return mask[None, None]
+
+
+def attention_windows(model: torch.nn.Module) -> dict[str, int | None]:
+    """How many tokens each kind of attention layer of a model looks back; None: all.
+
+    Raises:
+        ConfigError: layers whose state is not keys and values per token, which tokens cannot be taken back from.
+    """
+    config: Any = model.config
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or [SLIDING if window is not None else FULL])
+    strange = sorted(kinds - {FULL, SLIDING})
+    if strange:
+        raise ConfigError(
+            f"{type(model).__name__} has layers of type {', '.join(strange)}; speculative decoding has to take "
+            f"rejected tokens back, which works for {FULL} and {SLIDING} here"
+        )
+    return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model whose logits after a rejection are not those of a fresh prefill.
+
+    Feeds a few tokens, takes back a wrong continuation, feeds the right one, and compares with a call without any
+    cache. Costs three short forward passes; a model is checked once.
+
+    Raises:
+        ConfigError: an encoder-decoder, an attention implementation without masks, unsupported layers, or logits that
+            differ.
+    """
+    if getattr(model, "_specsim_checked", False):
+        return
+    name, config = type(model).__name__, model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise ConfigError(f"{name} is an encoder-decoder; a causal language model is needed")
+    attention = str(getattr(config, "_attn_implementation", ""))
+    if "flash" in attention or "flex" in attention:
+        raise ConfigError(
+            f"{name} uses {attention}, which takes no ready-made mask; load it with attn_implementation='sdpa'"
+        )
+    attention_windows(model)
+    device = next(model.parameters()).device
+    size = int(getattr(config, "vocab_size", 0) or model.get_output_embeddings().weight.shape[0])
+    ids = (torch.arange(9, device=device) * 7 + 3) % size
+    with torch.inference_mode():
+        plain = model(input_ids=ids[None], use_cache=False).logits[0].float()
+        cache = KVCache(12)
+        forward(model, ids[:5], cache)
+        forward(model, ids[:4].flip(0), cache)
+        cache.crop_to(5)
+        cached = forward(model, ids[5:], cache).float()
+    scale = float(plain.abs().max())
+    tolerance = (1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2) * max(scale, 1e-6)
+    gap = float((plain[5:] - cached).abs().max())
+    if not gap <= tolerance:
+        raise ConfigError(
+            f"{name}: after taking tokens back its logits differ from a fresh pass by {gap:.2g} (allowed "
+            f"{tolerance:.2g}); its cache cannot be cropped, so speculative decoding would not be lossless"
+        )
+    model._specsim_checked = True
 
 
 def _cache_argument(model: torch.nn.Module) -> str:

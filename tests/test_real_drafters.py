@@ -65,10 +65,14 @@ def test_cached_forward_equals_the_librarys():
 def test_other_decoders_are_refused():
     with pytest.raises(ConfigError, match=r"model\.model\.layers"):
         skip_layers(torch.nn.Linear(2, 2), (0,))
+
+
+def test_kept_layers_keep_their_attention_type():
     mixed = tiny_llama()
     mixed.config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
-    with pytest.raises(ConfigError, match="attention types"):
-        skip_layers(mixed, (0,))
+    shallow = skip_layers(mixed, (0,))
+    assert shallow.model.config.layer_types == ["sliding_attention", "full_attention"]
+    assert len(mixed.config.layer_types) == 3
 
 
 def test_parse_layers():

@@ -1,6 +1,6 @@
 """From a drafter's name on the command line to its settings.
 
-Owns the names, the syntax `name[:key=value]` and the default skip set. Knows nothing about recording.
+Owns the names, the syntax `name[:key=value]` and the default skip set. Loads nothing: `real.session` does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from real.drafters.layer_skip import check_layers, parse_layers
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
-LAYER_SKIP, PROMPT_LOOKUP = "layer-skip", "prompt-lookup"
-KEYS = {LAYER_SKIP: ("skip", "keep"), PROMPT_LOOKUP: ("ngram",)}
+NONE, LAYER_SKIP, EARLY_EXIT, PROMPT_LOOKUP, MODEL = "none", "layer-skip", "early-exit", "prompt-lookup", "model"
+KEYS = {NONE: (), LAYER_SKIP: ("skip", "keep"), EARLY_EXIT: ("layers",), PROMPT_LOOKUP: ("ngram",), MODEL: ("path",)}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
 DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
@@ -21,19 +21,30 @@ DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterSpec:
-    """A drafter and its settings; `skip_layers` for layer-skip, `max_ngram_len` for prompt-lookup, else None."""
+    """A drafter and its settings; those that do not belong to it are None.
+
+    Args:
+        name: one of `KEYS`.
+        skip_layers: layers of the target left out (layer-skip, early-exit).
+        max_ngram_len: longest n-gram searched (prompt-lookup).
+        path: folder or hub id of the drafting model (model).
+    """
 
     name: str
     skip_layers: tuple[int, ...] | None = None
     max_ngram_len: int | None = None
+    path: str | None = None
 
     def block_len(self, max_draft_len: int) -> int:
-        """Tokens one drafter pass yields: one for layer-skip, a whole draft for a prompt lookup."""
-        return 1 if self.name == LAYER_SKIP else max_draft_len
+        """Tokens one drafter pass yields: a whole draft for a prompt lookup, else one."""
+        return max_draft_len if self.name == PROMPT_LOOKUP else 1
 
 
 def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | None = None) -> DrafterSpec:
-    """Read a drafter: `layer-skip`, `layer-skip:skip=9-14`, `layer-skip:keep=0-8,15-29`, `prompt-lookup:ngram=3`.
+    """Read a drafter.
+
+    `none`, `prompt-lookup`, `prompt-lookup:ngram=3`, `layer-skip`, `layer-skip:skip=9-14`, `layer-skip:keep=0-8,15-29`,
+    `early-exit:layers=8` (the first 8), `model:path=HuggingFaceTB/SmolLM2-135M-Instruct`.
 
     Args:
         text: the drafter.
@@ -51,12 +62,21 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
         raise ConfigError(f"drafter {name!r}: no such drafter; {hint}")
     key, equals, value = rest.partition("=")
     if rest and (key not in KEYS[name] or not equals or not value):
-        allowed = " or ".join(f"{name}:{known}=..." for known in KEYS[name])
+        allowed = " or ".join(f"{name}:{known}=..." for known in KEYS[name]) or name
         raise ConfigError(f"drafter {text!r}: cannot read {rest!r}; allowed: {allowed}")
+    if name != LAYER_SKIP and skip_layers is not None:
+        raise ConfigError(f"--skip-layers belongs to the drafter {LAYER_SKIP}, not to {name}")
+    if name in (EARLY_EXIT, MODEL) and not rest:
+        raise ConfigError(f"drafter {text!r}: name its {KEYS[name][0]}, {name}:{KEYS[name][0]}=...")
+    if name == NONE:
+        return DrafterSpec(name=name)
+    if name == MODEL:
+        return DrafterSpec(name=name, path=value)
+    if name == EARLY_EXIT:
+        first = _whole(name, key, value)
+        return DrafterSpec(name=name, skip_layers=check_layers(range(first, n_layers), n_layers))
     if name == PROMPT_LOOKUP:
-        if skip_layers is not None:
-            raise ConfigError("--skip-layers belongs to the drafter layer-skip; prompt-lookup has no layers")
-        return DrafterSpec(name=name, max_ngram_len=_ngram(value) if rest else MAX_NGRAM_LEN)
+        return DrafterSpec(name=name, max_ngram_len=_whole(name, key, value) if rest else MAX_NGRAM_LEN)
     if rest and skip_layers is not None:
         raise ConfigError(f"drafter {text!r}: give the layers here or in --skip-layers, not both")
     return DrafterSpec(name=name, skip_layers=_skip_set(target, n_layers, key, value, skip_layers))
@@ -76,7 +96,7 @@ def _skip_set(target: str, n_layers: int, key: str, value: str, skip_layers: str
     return check_layers(DEFAULT_SKIP[target], n_layers)
 
 
-def _ngram(value: str) -> int:
+def _whole(name: str, key: str, value: str) -> int:
     if not value.isdigit() or int(value) < 1:
-        raise ConfigError(f"prompt-lookup: ngram is {value!r}; allowed: a whole number >= 1")
+        raise ConfigError(f"{name}: {key} is {value!r}; allowed: a whole number >= 1")
     return int(value)

@@ -64,14 +64,14 @@ def skip_layers(target: Any, skip: Sequence[int]) -> Any:
         raise ConfigError(
             f"layer-skip needs decoder layers in model.model.layers, as Llama has; {type(target).__name__} has none"
         )
-    if len(set(getattr(target.config, "layer_types", None) or ["full_attention"])) > 1:
-        # The library picks a layer's mask by its place in the list, which changes when layers go.
-        raise ConfigError(
-            f"layer-skip does not support {type(target).__name__}: its layers use different attention types"
-        )
     dropped = set(check_layers(skip, len(decoder.layers))) if skip else set()
     shallow, body = _share(target), _share(decoder)
-    body.layers = torch.nn.ModuleList(layer for number, layer in enumerate(decoder.layers) if number not in dropped)
+    kept = [number for number in range(len(decoder.layers)) if number not in dropped]
+    body.layers = torch.nn.ModuleList(decoder.layers[number] for number in kept)
+    if kinds := getattr(target.config, "layer_types", None):
+        # The library picks a layer's mask by its place in this list.
+        shallow.config = body.config = copy.copy(target.config)
+        body.config.layer_types = [kinds[number] for number in kept]
     shallow.model = body
     return shallow.eval()
 

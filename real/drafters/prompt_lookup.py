@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import torch
+
+from real.draws import Draws
+from real.verify import Draft, Processor
+from specsim.errors import ConfigError
+
 MAX_NGRAM_LEN = 2
 
 
@@ -47,3 +53,39 @@ def _before_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
         if token in stop_ids:
             return tokens[:place]
     return tokens
+
+
+class PromptLookupDrafter:
+    """Prompt lookup in the decode loop. One look-up yields the whole draft, so a pass is `max_draft_len` tokens.
+
+    Args:
+        max_draft_len: most tokens copied.
+        max_ngram_len: longest n-gram tried.
+        stop_ids: tokens never proposed.
+
+    Raises:
+        ConfigError: a length below 1.
+    """
+
+    name, samples = "prompt-lookup", False
+
+    def __init__(
+        self, *, max_draft_len: int = 24, max_ngram_len: int = MAX_NGRAM_LEN, stop_ids: Collection[int] = ()
+    ) -> None:
+        for what, value in (("max_draft_len", max_draft_len), ("ngram", max_ngram_len)):
+            if value < 1:
+                raise ConfigError(f"{self.name}: {what} is {value}; allowed: 1 or more")
+        self.block_len = self.max_draft_len = max_draft_len
+        self.max_ngram_len, self.stop_ids = max_ngram_len, frozenset(stop_ids)
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        self._text, self._device = prompt.tolist(), prompt.device
+
+    def propose(self, count: int, arm: int) -> Draft:
+        found = lookup(self._text, count, max_ngram_len=self.max_ngram_len, stop_ids=self.stop_ids)
+        return Draft(
+            torch.tensor(found, dtype=torch.int64, device=self._device), torch.ones(len(found), device=self._device)
+        )
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._text += tokens

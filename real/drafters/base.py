@@ -1,0 +1,70 @@
+"""What the decode loop asks of a drafter.
+
+A drafter keeps whatever it needs of the committed text, proposes tokens on request, and is told what was committed. It
+knows nothing about controllers, verification or time, and contains no decode loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from real.draws import Draws
+from real.verify import Draft, Processor
+
+
+class Drafter(Protocol):
+    """One drafter; may be used for one request after another, never for two at a time.
+
+    Attributes:
+        name: for logs and tables.
+        block_len: tokens one pass yields; the loop asks for whole passes.
+        max_draft_len: most tokens it proposes in a round; 0: none at all.
+        samples: whether tokens are drawn at random, so that `Draft.law` is set.
+    """
+
+    name: str
+    block_len: int
+    max_draft_len: int
+    samples: bool
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        """Begin a request.
+
+        Args:
+            prompt: int64[P], P >= 1, on the target's device.
+            capacity: tokens that prompt, output and a draft can reach together.
+            draws: randomness of the request.
+            processors: logits processors of the request, for drafters that sample.
+        """
+        ...
+
+    def propose(self, count: int, arm: int) -> Draft:
+        """Go on with this round's draft until it has `count` tokens; the new tokens only, fewer when it cannot.
+
+        Args:
+            count: tokens wanted in this round in all.
+            arm: draft configuration the controller chose; -1 when there is none to choose.
+        """
+        ...
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """The round is over: `tokens` (accepted draft tokens and the target's own) now belong to the text."""
+        ...
+
+
+class NoDrafter:
+    """Plain decoding: proposes nothing."""
+
+    name, block_len, max_draft_len, samples = "none", 1, 0, False
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        self._device = prompt.device
+
+    def propose(self, count: int, arm: int) -> Draft:
+        return Draft.nothing(self._device)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        pass

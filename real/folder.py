@@ -1,0 +1,259 @@
+"""The folder of a real run: everything that happened, kept prompt by prompt so that a run can be continued.
+
+    OUT/run.json               configuration and provenance; `finished` when all prompts are there
+    OUT/requests/00003.json    one prompt with every controller's output and rounds, the raw record
+    OUT/rounds.parquet         round log of all controllers, `run_id` is the controller's spelling
+    OUT/outputs.jsonl          one line per prompt and controller
+
+Owns these files. The last two are made from the first ones, which stay. Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.loop import Decoded, Round
+from specsim.errors import ConfigError
+from specsim.paths import replace_file
+from specsim.provenance import provenance
+from specsim.roundlog import RoundLogWriter
+from specsim.schema import ROUND_LOG_SCHEMA
+
+RUN, REQUESTS, ROUNDS, OUTPUTS = "run.json", "requests", "rounds.parquet", "outputs.jsonl"
+SCHEMA = "specsim.real_run/1"
+_COLUMNS = (
+    *("round", "pos", "ctx_len", "arm", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes"),
+    *("available_len", "draft_s", "verify_s", "round_s"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One controller's decode of one prompt.
+
+    Args:
+        controller: its spelling.
+        decoded: output and rounds.
+        warmup: flagged in the round log and left out of results.
+    """
+
+    controller: str
+    decoded: Decoded
+    warmup: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt decoded by every controller.
+
+    Args:
+        number: of the prompt in the run.
+        id: of the prompt in its dataset.
+        runs: in the order they were executed.
+    """
+
+    number: int
+    id: str
+    runs: tuple[Run, ...]
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: the folder; made when missing, its parent has to exist.
+        config: JSON values that decide what the run produces.
+        force: throw away a run of another configuration, or a finished one.
+
+    Raises:
+        ConfigError: a folder that holds something else, a run with other settings, or a finished run; or one that
+            cannot be written.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any], *, force: bool = False) -> None:
+        self.path, self.config = path, json.loads(json.dumps(config, allow_nan=False))
+        file = path / RUN
+        try:
+            if force and file.exists():
+                self._clear()
+            path.mkdir(exist_ok=True)
+            (path / REQUESTS).mkdir(exist_ok=True)
+            self._claim(file)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be used ({error.strerror}); choose another folder") from error
+
+    def _claim(self, file: Path) -> None:
+        if not file.exists():
+            self._write(file, {"schema": SCHEMA, "config": self.config, "provenance": provenance(packages=())})
+            return
+        found = read_run(self.path)
+        different = sorted(
+            key for key in {*self.config, *found["config"]} if self.config.get(key) != found["config"].get(key)
+        )
+        if different:
+            key = different[0]
+            raise ConfigError(
+                f"{self.path} holds a run with other settings ({', '.join(different)}; {key} was "
+                f"{found['config'].get(key)!r}, now {self.config.get(key)!r}); repeat its command to continue it, "
+                "choose another folder, or add --force to replace it"
+            )
+        if found.get("finished"):
+            raise ConfigError(
+                f"{self.path} holds this run, finished; choose another folder or add --force to replace it"
+            )
+
+    def _clear(self) -> None:
+        shutil.rmtree(self.path / REQUESTS, ignore_errors=True)
+        for name in (RUN, ROUNDS, OUTPUTS):
+            (self.path / name).unlink(missing_ok=True)
+
+    def done(self) -> set[int]:
+        """Numbers of the prompts that are kept."""
+        return {int(file.stem) for file in (self.path / REQUESTS).glob("[0-9]*.json")}
+
+    def save(self, request: Request) -> None:
+        """Keep a prompt's runs; the file appears whole or not at all.
+
+        Raises:
+            ConfigError: the disk is full or the folder cannot be written; earlier prompts stay kept.
+        """
+        try:
+            self._write(self._file(request.number), _to_json(request))
+        except OSError as error:
+            raise ConfigError(
+                f"{self._file(request.number)}: cannot be written ({error.strerror}); {len(self.done())} prompts are "
+                "kept; make room and repeat the command to continue"
+            ) from error
+
+    def load(self) -> Iterator[Request]:
+        """The kept prompts in order.
+
+        Raises:
+            ConfigError: a file that cannot be read.
+        """
+        for number in sorted(self.done()):
+            file = self._file(number)
+            try:
+                yield _from_json(json.loads(file.read_text(encoding="utf-8")))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ConfigError(
+                    f"{file}: cannot be read ({error!r}); delete it, and the prompt is decoded again"
+                ) from error
+
+    def finish(self, requests: Sequence[Request], *, texts: Mapping[tuple[int, str], str], **more: Any) -> None:
+        """Write the round log and the outputs, and mark the run as finished.
+
+        Args:
+            requests: all of them, in order.
+            texts: decoded text of (number, controller).
+            more: further JSON values for run.json.
+        """
+        with RoundLogWriter(self.path / ROUNDS, {"config": self.config}) as writer:
+            for request in requests:
+                for run in request.runs:
+                    writer.write(round_columns(request.number, run))
+        with replace_file(self.path / OUTPUTS) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for request in requests:
+                for run in request.runs:
+                    if not run.warmup:
+                        text = texts.get((request.number, run.controller), "")
+                        file.write(json.dumps(_output_line(request, run, text), ensure_ascii=False) + "\n")
+        self._write(self.path / RUN, {**read_run(self.path), **more, "finished": True})
+
+    def _file(self, number: int) -> Path:
+        return self.path / REQUESTS / f"{number:05d}.json"
+
+    def _write(self, file: Path, document: Any) -> None:
+        with replace_file(file) as temporary:
+            temporary.write_text(json.dumps(document, allow_nan=False, indent=1), encoding="utf-8")
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """`run.json` of a run folder.
+
+    Raises:
+        ConfigError: no such file, or not one of ours.
+    """
+    file = path / RUN
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read ({error}); it is not the folder of a run") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ConfigError(f"{file}: not the description of a run of this version ({SCHEMA})")
+    return document
+
+
+def round_columns(number: int, run: Run) -> dict[str, Any]:
+    """Round-log columns of one decode."""
+    rounds = run.decoded.rounds
+    columns: dict[str, Any] = {
+        name: [getattr(row, name) for row in rounds]
+        for name in ROUND_LOG_SCHEMA.names
+        if name not in ("run_id", "lane", "request", "warmup")
+    }
+    return {"run_id": run.controller, "lane": 0, "request": number, "warmup": run.warmup, **columns}
+
+
+def _output_line(request: Request, run: Run, text: str) -> dict[str, Any]:
+    decoded = run.decoded
+    return {
+        "request": request.number,
+        "id": request.id,
+        "controller": run.controller,
+        "prompt_len": decoded.prompt_len,
+        "tokens": decoded.output,
+        "text": text,
+        "reason": decoded.reason,
+        "rounds": len(decoded.rounds),
+        "prefill_s": decoded.prefill_s,
+        "decode_s": decoded.decode_s,
+    }
+
+
+def _to_json(request: Request) -> dict[str, Any]:
+    return {
+        "number": request.number,
+        "id": request.id,
+        "runs": [
+            {
+                "controller": run.controller,
+                "warmup": run.warmup,
+                "prompt_len": run.decoded.prompt_len,
+                "output": run.decoded.output,
+                "reason": run.decoded.reason,
+                "prefill_s": run.decoded.prefill_s,
+                "rounds": {name: [getattr(row, name) for row in run.decoded.rounds] for name in _COLUMNS},
+                "q": [row.q.tolist() for row in run.decoded.rounds],
+            }
+            for run in request.runs
+        ],
+    }
+
+
+def _from_json(document: dict[str, Any]) -> Request:
+    return Request(
+        number=document["number"], id=document["id"], runs=tuple(_run_from_json(run) for run in document["runs"])
+    )
+
+
+def _run_from_json(run: dict[str, Any]) -> Run:
+    rows = [
+        Round(q=np.array(q, np.float32), **dict(zip(_COLUMNS, values, strict=True)))
+        for q, *values in zip(run["q"], *(run["rounds"][name] for name in _COLUMNS), strict=True)
+    ]
+    decoded = Decoded(
+        prompt_len=run["prompt_len"],
+        output=run["output"],
+        reason=run["reason"],
+        rounds=rows,
+        prefill_s=run["prefill_s"],
+    )
+    return Run(controller=run["controller"], decoded=decoded, warmup=run["warmup"])

@@ -1,0 +1,88 @@
+"""One prompt, every controller, in an order drawn anew for each prompt.
+
+Owns the order of a comparison: all controllers share the machine's drifts, and none always goes first. Plain decoding
+takes part like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from real.folder import Request, Run
+from real.loop import Decoded, Round, Settings, decode
+from real.session import Session
+from specsim.controllers import Controller
+from specsim.online import OnlineController
+
+PLAIN = "plain"
+WARMUP_TOKENS = 8
+OnRound = Callable[[str, Round], None]
+
+
+class Comparison:
+    """Controllers over prompts, interleaved.
+
+    Args:
+        session: target and drafter.
+        controllers: (spelling, controller) in the order of tables; `plain` uses no drafter.
+        settings: of every decode.
+    """
+
+    def __init__(self, session: Session, controllers: Sequence[tuple[str, Controller]], settings: Settings) -> None:
+        self.session, self.settings = session, settings
+        self._lanes = {
+            spelling: OnlineController(controller, seed=settings.seed) for spelling, controller in controllers
+        }
+
+    def warm_up(self, prompt: torch.Tensor) -> tuple[Run, ...]:
+        """A few tokens with every controller before anything counts, by copies that learn nothing from it."""
+        short = replace(self.settings, max_new_tokens=min(WARMUP_TOKENS, self.settings.max_new_tokens))
+        runs = []
+        for spelling, lane in self._lanes.items():
+            twin = OnlineController(lane.controller, seed=lane.seed)
+            runs.append(Run(controller=spelling, decoded=self._decode(spelling, twin, prompt, short, 0), warmup=True))
+        return tuple(runs)
+
+    def run(self, number: int, id: str, prompt: torch.Tensor, on_round: OnRound = lambda name, row: None) -> Request:
+        """Decode one prompt with every controller.
+
+        Args:
+            number: of the prompt; with the seed, the key of the order and of all randomness.
+            id: of the prompt in its dataset.
+            prompt: int64[P] on the target's device.
+            on_round: called after every round with the controller's spelling.
+        """
+        order = list(self._lanes.items())
+        np.random.default_rng([self.settings.seed, number]).shuffle(order)
+        runs = [
+            Run(
+                controller=spelling,
+                decoded=self._decode(spelling, lane, prompt, self.settings, number, on_round),
+            )
+            for spelling, lane in order
+        ]
+        return Request(number=number, id=id, runs=tuple(runs))
+
+    def _decode(
+        self,
+        spelling: str,
+        lane: OnlineController,
+        prompt: torch.Tensor,
+        settings: Settings,
+        number: int,
+        on_round: OnRound = lambda name, row: None,
+    ) -> Decoded:
+        drafter = self.session.plain if lane.controller.name == PLAIN else self.session.drafter
+        return decode(
+            self.session.target,
+            drafter,
+            lane,
+            prompt,
+            settings,
+            request=number,
+            on_round=lambda row, tokens: on_round(spelling, row),
+        )

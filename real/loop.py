@@ -1,0 +1,299 @@
+"""THE decode loop: one request, any drafter, any controller, the output of plain decoding.
+
+    arm, want = controller.begin(pos, ctx_len)          # how many tokens to draft
+    draft     = drafter.propose(...)                    # in whole passes; controller.revise after each
+    scores    = target.score(last, draft[:submit])      # submit = 0 is plain decoding
+    verdict   = verify(draft, scores)                   # accepted tokens, and one of the target's own
+    commit, stop checks, controller.update, sink.append
+
+Everything that differs between methods is behind `propose`, `score`, the verdict and `commit`; no name of a method
+appears here. Plain decoding is the drafter that proposes nothing, and is timed by the same lines.
+
+Sampled drafts and controllers. A controller that looks at the probabilities of drafted tokens and then submits only
+some of them selects by value: tokens it likes are verified, tokens it does not are drawn from the target instead. The
+output's law is then no longer the target's (tests/test_real_law.py shows by how much). Tokens chosen by a fixed rule
+carry no luck, so greedy drafts go with every controller at any temperature; sampled drafts go with controllers that do
+not read q. The other combination is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from real.clock import DRAFT, VERIFY, Clock, clock_for
+from real.drafters.base import Drafter
+from real.draws import Draws, KeyedDraws
+from real.target import Target
+from real.verify import Draft, Processor, process, verify_greedy, verify_sampling
+from specsim.controllers import Controller
+from specsim.errors import ConfigError, SpecsimError
+from specsim.kernel import served
+from specsim.online import OnlineController
+
+MAX_SEED = 2**63 - 1
+Criterion = Callable[[list[int]], bool]
+
+
+class NotFiniteError(SpecsimError):
+    """The target or the drafter returned NaN or infinity; nothing of that round was accepted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is asked of a decode, whoever drafts and decides.
+
+    Args:
+        max_new_tokens: longest output, never exceeded.
+        stop_ids: end-of-text tokens; the first one ends the output and belongs to it.
+        sample: draw tokens from the target's distribution instead of taking its first choice.
+        processors: logits processors (transformers), applied to every row with the tokens before it.
+        criteria: each asked with prompt + output after every committed token; True ends the output there.
+        seed: of all randomness of the decode.
+    """
+
+    max_new_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    sample: bool = False
+    processors: Sequence[Processor] = ()
+    criteria: Sequence[Criterion] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens {self.max_new_tokens}: allowed: 1 or more")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed {self.seed}: allowed: 0..2^63-1")
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One executed round, the columns of a round log (docs/formats.md) and what a shadow replay needs besides.
+
+    Args:
+        pos, ctx_len: output tokens, and all tokens, before the round.
+        arm, drafted_len, submitted_len, draft_passes: as in the round log.
+        accepted_len: draft tokens that became output before the round's last token; a draft token that ended the
+            output counts as that last token, so emitted_len = accepted_len + 1 always.
+        available_len: tokens the drafter could have offered, as far as it was asked.
+        q: float32[drafted_len] confidences the controller saw.
+        draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work and the controller's.
+    """
+
+    arm: int
+    drafted_len: int
+    submitted_len: int
+    draft_passes: int
+    available_len: int
+    q: npt.NDArray[np.float32]
+    round: int = 0
+    pos: int = 0
+    ctx_len: int = 0
+    accepted_len: int = 0
+    emitted_len: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    round_s: float = 0.0
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds neither drafting nor verifying."""
+        return max(0.0, self.round_s - self.draft_s - self.verify_s)
+
+
+@dataclass(kw_only=True)
+class Decoded:
+    """The output of one request.
+
+    Args:
+        prompt_len: tokens of the prompt.
+        output: token ids, the end-of-text token included when it was produced.
+        reason: why it ended: `stop` (end-of-text), `length`, `context` (the target's window is full) or `criterion`.
+        rounds: what happened.
+        prefill_s: seconds for the prompt, target and drafter.
+    """
+
+    prompt_len: int
+    output: list[int] = field(default_factory=list)
+    reason: str = ""
+    rounds: list[Round] = field(default_factory=list)
+    prefill_s: float = 0.0
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds of all rounds."""
+        return sum(r.round_s for r in self.rounds)
+
+
+def check_pair(controller: Controller, drafter: Drafter) -> None:
+    """Refuse a controller that cannot run live, or not losslessly with this drafter.
+
+    Raises:
+        ConfigError: a controller that needs to know the future, or one that would drop sampled tokens by their
+            probability (see the module's text).
+    """
+    if controller.privilege != "none":
+        raise ConfigError(
+            f"controller {controller.name!r} is told what will be accepted; it exists in replay only "
+            "(python -m specsim.replay)"
+        )
+    if controller.plan is not None:
+        raise ConfigError(
+            f"controller {controller.name!r} plans from confidences of all drafter passes, which {drafter.name} does "
+            "not report"
+        )
+    if drafter.samples and controller.needs_q:
+        raise ConfigError(
+            f"controller {controller.name!r} drops drafted tokens by their probability; with sampled drafts that "
+            "changes the output's distribution. Draft greedily (draft sampling 'greedy'), which is lossless at any "
+            "temperature, or choose a controller that does not read q, such as static"
+        )
+
+
+@torch.inference_mode()
+def decode(
+    target: Target,
+    drafter: Drafter,
+    controller: OnlineController,
+    prompt: torch.Tensor,
+    settings: Settings,
+    *,
+    request: int = 0,
+    clock: Clock | None = None,
+    draws: Draws | None = None,
+    on_round: Callable[[Round, list[int]], None] = lambda row, tokens: None,
+) -> Decoded:
+    """Decode one request.
+
+    Args:
+        target, drafter: may hold an earlier request; both begin anew.
+        controller: its `start_request` is called, so that state lasts as long as its rule says.
+        prompt: int64[P], P >= 1, on the target's device.
+        settings: limits, stops, sampling.
+        request: number of the request; with the seed, the key of its randomness.
+        clock: default: the one for the target's device.
+        draws: default: keyed by seed and request.
+        on_round: called after every round with it and the tokens it emitted, before the controller is told.
+
+    Raises:
+        ConfigError: an empty prompt, one that does not fit the target's window, or a pair `check_pair` refuses.
+        NotFiniteError: logits of NaN or infinity.
+    """
+    check_pair(controller.controller, drafter)
+    _check_prompt(prompt, target)
+    clock = clock or clock_for(target.device)
+    draws = draws or KeyedDraws(settings.seed, request)
+    text, result = prompt.tolist(), Decoded(prompt_len=len(prompt))
+    capacity = len(prompt) + settings.max_new_tokens + drafter.max_draft_len + 1
+    if target.window is not None:
+        capacity = min(capacity, target.window + drafter.max_draft_len + 1)
+    started = perf_counter()
+    target.start(prompt, capacity)
+    drafter.start(prompt, capacity, draws, settings.processors)
+    controller.start_request(request)
+    clock.start()
+    result.prefill_s = perf_counter() - started
+    room = _room(text, result.output, settings, target)
+    while not result.reason:
+        pos = len(result.output)
+        arm, want = controller.begin(pos, len(text))
+        draft, row = _draft(drafter, controller, arm, want, room, clock, prompt.device)
+        clock.enter()
+        scored = draft.first(row.submitted_len)
+        logits = target.score(torch.cat([torch.tensor(text[-1:], device=prompt.device), scored.tokens]))
+        new = _verify(scored, logits, text, settings, draws, pos)
+        clock.leave(VERIFY)
+        row.round, row.pos, row.ctx_len = len(result.rounds), pos, len(text)
+        result.reason = _commit(new, text, settings)
+        result.output += new
+        target.commit(len(text) - 1)
+        drafter.commit(new)
+        room = _room(text, result.output, settings, target)
+        if not result.reason and room < 0:
+            result.reason = "length" if len(result.output) == settings.max_new_tokens else "context"
+        row.accepted_len, row.emitted_len = len(new) - 1, len(new)
+        row.draft_s, row.verify_s, row.round_s = clock.read()
+        result.rounds.append(row)
+        on_round(row, new)
+        controller.update(row.accepted_len, row.round_s)
+    return result
+
+
+def _draft(
+    drafter: Drafter,
+    controller: OnlineController,
+    arm: int,
+    want: int,
+    room: int,
+    clock: Clock,
+    device: torch.device,
+) -> tuple[Draft, Round]:
+    """Let the drafter draft until the controller wants no more; the draft and the row, decisions filled in."""
+    draft, available = Draft.nothing(device), min(room, drafter.max_draft_len)
+    q = np.zeros(0, np.float32)
+    submit = passes = 0
+    while want > len(q) and len(q) < available:
+        count = served(want, available, drafter.block_len)
+        clock.enter()
+        more = drafter.propose(count, arm)
+        draft = draft.then(more)
+        q = np.concatenate([q, more.q.float().cpu().numpy()])
+        clock.leave(DRAFT)
+        passes += 1
+        if len(q) < count:
+            available = len(q)
+        if len(q):
+            submit, want = controller.revise(q, len(q) < available)
+    row = Round(arm=arm, drafted_len=len(q), submitted_len=submit, draft_passes=passes, available_len=available, q=q)
+    return draft, row
+
+
+def _verify(
+    draft: Draft, logits: torch.Tensor, text: list[int], settings: Settings, draws: Draws, pos: int
+) -> list[int]:
+    """Tokens the round yields: accepted draft tokens and one of the target's own, on the host."""
+    if settings.processors:
+        scores = process(settings.processors, torch.tensor(text, device=logits.device), draft.tokens, logits)
+    else:
+        scores = logits
+    verdict = verify_sampling(draft, scores, draws, pos) if settings.sample else verify_greedy(draft, scores)
+    # The round's one synchronisation.
+    accepted, token, unsound, *tokens = torch.cat([verdict, draft.tokens]).tolist()
+    if unsound:
+        raise NotFiniteError(
+            f"output position {pos}: the target's or the drafter's numbers are not finite (NaN or infinity); nothing "
+            "of this round was accepted. Check the weights, or load the models in float32"
+        )
+    return [*tokens[:accepted], token]
+
+
+def _commit(new: list[int], text: list[int], settings: Settings) -> str:
+    """Append a round's tokens to the text up to the first that ends it; cuts `new` there and says why, or ""."""
+    for number, token in enumerate(new):
+        text.append(token)
+        stopped = token in settings.stop_ids
+        if stopped or any(criterion(text) for criterion in settings.criteria):
+            del new[number + 1 :]
+            return "stop" if stopped else "criterion"
+    return ""
+
+
+def _room(text: list[int], output: list[int], settings: Settings, target: Target) -> int:
+    """Draft tokens that could become output before the one the target adds; -1 when there is no room for that one."""
+    left = settings.max_new_tokens - len(output)
+    return (left if target.window is None else min(left, target.window - len(text))) - 1
+
+
+def _check_prompt(prompt: torch.Tensor, target: Target) -> None:
+    if prompt.ndim != 1 or not len(prompt):
+        raise ConfigError(f"prompt of shape {tuple(prompt.shape)}: allowed: int64[P] with at least one token")
+    if target.window is not None and len(prompt) >= target.window:
+        raise ConfigError(
+            f"the prompt has {len(prompt)} tokens, the target's context window is {target.window}; shorten it so that "
+            "at least one new token fits"
+        )

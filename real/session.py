@@ -1,0 +1,109 @@
+"""A target and a drafter ready to decode, made from their names.
+
+Owns the way from command-line spellings to objects that `real.loop` takes. Knows nothing about prompts or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from real.compat import check_models, logits_width
+from real.drafters.base import Drafter, NoDrafter
+from real.drafters.choose import MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
+from real.drafters.layer_skip import skip_layers
+from real.drafters.model import ModelDrafter
+from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.loop import check_pair
+from real.models import Loaded, load_target
+from real.target import Target
+from specsim.controllers import Controller, Setting, build
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What decodes: a loaded target and a drafter.
+
+    Args:
+        loaded: the target's model and tokenizer.
+        target: the target under decoding.
+        drafter: proposes.
+        plain: the drafter of plain decoding.
+    """
+
+    loaded: Loaded
+    target: Target
+    drafter: Drafter
+    plain: Drafter
+
+    def setting(self, latency: LatencyModel) -> Setting:
+        """What controllers are built from."""
+        return Setting(
+            block_len=self.drafter.block_len, max_draft_len=max(1, self.drafter.max_draft_len), latency=latency
+        )
+
+    def controllers(self, spellings: list[str] | tuple[str, ...], latency: LatencyModel) -> list[Controller]:
+        """Controllers from their command-line spellings, in order.
+
+        Raises:
+            ConfigError: one that cannot be built, cannot run live, or would not be lossless with this drafter.
+        """
+        built = [build(spelling, self.setting(latency)) for spelling in spellings]
+        for controller in built:
+            check_pair(controller, self.drafter)
+        return built
+
+
+def open_session(
+    target: str,
+    drafter: str,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    max_draft_len: int = 24,
+    draft_sampling: str = "greedy",
+    cache: str = "dynamic",
+) -> Session:
+    """Load a target and its drafter.
+
+    Args:
+        target: as for `real.models.load_target`.
+        drafter: as for `real.drafters.choose.parse_drafter`.
+        dtype, device: of both.
+        max_draft_len: most tokens proposed in a round.
+        draft_sampling: `greedy` or `sample`, for drafters that are models.
+        cache: `dynamic` or `static`.
+
+    Raises:
+        ConfigError: anything unknown, missing or incompatible.
+    """
+    loaded = load_target(target, dtype=dtype, device=device)
+    spec = parse_drafter(drafter, target=target, n_layers=loaded.model.config.num_hidden_layers)
+    made = make_drafter(spec, loaded, max_draft_len=max_draft_len, draft_sampling=draft_sampling)
+    return Session(loaded=loaded, target=Target(loaded.model, cache=cache), drafter=made, plain=NoDrafter())
+
+
+def make_drafter(spec: DrafterSpec, loaded: Loaded, *, max_draft_len: int, draft_sampling: str = "greedy") -> Drafter:
+    """The drafter of a specification for a loaded target.
+
+    Raises:
+        ConfigError: a drafting model that cannot be loaded or does not fit the target.
+    """
+    if max_draft_len < 1:
+        raise ConfigError(f"max_draft_len {max_draft_len}: allowed: 1 or more")
+    if spec.name == NONE:
+        return NoDrafter()
+    if spec.name == PROMPT_LOOKUP:
+        return PromptLookupDrafter(
+            max_draft_len=max_draft_len, max_ngram_len=spec.max_ngram_len or 1, stop_ids=loaded.stop_ids
+        )
+    if spec.name == MODEL:
+        other = load_target(spec.path or "", dtype=loaded.dtype, device=loaded.device)
+        check_models(loaded.model, other.model, tokenizers=(loaded.tokenizer, other.tokenizer))
+        model, name = other.model, f"{MODEL}:{other.name}"
+    else:
+        model, name = skip_layers(loaded.model, spec.skip_layers or ()), spec.name
+    return ModelDrafter(
+        model, name=name, max_draft_len=max_draft_len, sampling=draft_sampling, width=logits_width(loaded.model)
+    )
