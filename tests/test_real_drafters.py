@@ -97,7 +97,7 @@ def test_parse_drafter():
     ("text", "skip", "message"),
     [
         ("layer-skp", None, "did you mean 'layer-skip'"),
-        ("eagle", None, "allowed: layer-skip, prompt-lookup"),
+        ("eagle", None, "allowed: none, layer-skip"),
         ("layer-skip", None, "no default skip set"),
         ("layer-skip:skip=6", None, r"layers \[6\].*0\.\.5"),
         ("layer-skip:keep=9", None, r"layers \[9\].*0\.\.5"),
@@ -108,7 +108,7 @@ def test_parse_drafter():
         ("layer-skip:ngram=2", None, "cannot read"),
         ("layer-skip:skip", None, "cannot read"),
         ("prompt-lookup:ngram=0", None, "whole number >= 1"),
-        ("prompt-lookup", "1", "has no layers"),
+        ("prompt-lookup", "1", "not to prompt-lookup"),
     ],
 )
 def test_bad_drafters(text, skip, message):
