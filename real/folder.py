@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,13 @@ class Request:
         number: of the prompt in the run.
         id: of the prompt in its dataset.
         runs: in the order they were executed.
+        lane: which process decoded it; controllers that learn over prompts do so within a lane.
     """
 
     number: int
     id: str
     runs: tuple[Run, ...]
+    lane: int = 0
 
 
 class RunFolder:
@@ -71,25 +74,27 @@ class RunFolder:
         path: the folder; made when missing, its parent has to exist.
         config: JSON values that decide what the run produces.
         force: throw away a run of another configuration, or a finished one.
+        reopen: take a finished run of this configuration as it is instead of refusing it.
 
     Raises:
         ConfigError: a folder that holds something else, a run with other settings, or a finished run; or one that
             cannot be written.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any], *, force: bool = False) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], *, force: bool = False, reopen: bool = False) -> None:
         self.path, self.config = path, json.loads(json.dumps(config, allow_nan=False))
+        self.finished = False
         file = path / RUN
         try:
             if force and file.exists():
                 self._clear()
             path.mkdir(exist_ok=True)
             (path / REQUESTS).mkdir(exist_ok=True)
-            self._claim(file)
+            self._claim(file, reopen)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be used ({error.strerror}); choose another folder") from error
 
-    def _claim(self, file: Path) -> None:
+    def _claim(self, file: Path, reopen: bool) -> None:
         if not file.exists():
             self._write(file, {"schema": SCHEMA, "config": self.config, "provenance": provenance(packages=())})
             return
@@ -104,7 +109,8 @@ class RunFolder:
                 f"{found['config'].get(key)!r}, now {self.config.get(key)!r}); repeat its command to continue it, "
                 "choose another folder, or add --force to replace it"
             )
-        if found.get("finished"):
+        self.finished = bool(found.get("finished"))
+        if self.finished and not reopen:
             raise ConfigError(
                 f"{self.path} holds this run, finished; choose another folder or add --force to replace it"
             )
@@ -124,13 +130,8 @@ class RunFolder:
         Raises:
             ConfigError: the disk is full or the folder cannot be written; earlier prompts stay kept.
         """
-        try:
+        with self._keeping():
             self._write(self._file(request.number), _to_json(request))
-        except OSError as error:
-            raise ConfigError(
-                f"{self._file(request.number)}: cannot be written ({error.strerror}); {len(self.done())} prompts are "
-                "kept; make room and repeat the command to continue"
-            ) from error
 
     def load(self) -> Iterator[Request]:
         """The kept prompts in order.
@@ -154,18 +155,34 @@ class RunFolder:
             requests: all of them, in order.
             texts: decoded text of (number, controller).
             more: further JSON values for run.json.
+
+        Raises:
+            ConfigError: the disk is full or the folder cannot be written; every prompt stays kept.
         """
-        with RoundLogWriter(self.path / ROUNDS, {"config": self.config}) as writer:
-            for request in requests:
-                for run in request.runs:
-                    writer.write(round_columns(request.number, run))
-        with replace_file(self.path / OUTPUTS) as temporary, temporary.open("w", encoding="utf-8") as file:
-            for request in requests:
-                for run in request.runs:
-                    if not run.warmup:
-                        text = texts.get((request.number, run.controller), "")
-                        file.write(json.dumps(_output_line(request, run, text), ensure_ascii=False) + "\n")
-        self._write(self.path / RUN, {**read_run(self.path), **more, "finished": True})
+        with self._keeping():
+            with RoundLogWriter(self.path / ROUNDS, {"config": self.config}) as writer:
+                for request in requests:
+                    for run in request.runs:
+                        writer.write(round_columns(request.number, run, request.lane))
+            with replace_file(self.path / OUTPUTS) as temporary, temporary.open("w", encoding="utf-8") as file:
+                for request in requests:
+                    for run in request.runs:
+                        if not run.warmup:
+                            text = texts.get((request.number, run.controller), "")
+                            file.write(json.dumps(_output_line(request, run, text), ensure_ascii=False) + "\n")
+            self._write(self.path / RUN, {**read_run(self.path), **more, "finished": True})
+        self.finished = True
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Say what a failed write did not cost."""
+        try:
+            yield
+        except (OSError, ConfigError) as error:
+            raise ConfigError(
+                f"{error}. {len(self.done())} prompts are kept in {self.path}; make room and repeat the command, which "
+                "continues after them"
+            ) from error
 
     def _file(self, number: int) -> Path:
         return self.path / REQUESTS / f"{number:05d}.json"
@@ -191,7 +208,7 @@ def read_run(path: Path) -> dict[str, Any]:
     return document
 
 
-def round_columns(number: int, run: Run) -> dict[str, Any]:
+def round_columns(number: int, run: Run, lane: int = 0) -> dict[str, Any]:
     """Round-log columns of one decode."""
     rounds = run.decoded.rounds
     columns: dict[str, Any] = {
@@ -199,7 +216,7 @@ def round_columns(number: int, run: Run) -> dict[str, Any]:
         for name in ROUND_LOG_SCHEMA.names
         if name not in ("run_id", "lane", "request", "warmup")
     }
-    return {"run_id": run.controller, "lane": 0, "request": number, "warmup": run.warmup, **columns}
+    return {"run_id": run.controller, "lane": lane, "request": number, "warmup": run.warmup, **columns}
 
 
 def _output_line(request: Request, run: Run, text: str) -> dict[str, Any]:
@@ -222,6 +239,7 @@ def _to_json(request: Request) -> dict[str, Any]:
     return {
         "number": request.number,
         "id": request.id,
+        "lane": request.lane,
         "runs": [
             {
                 "controller": run.controller,
@@ -240,7 +258,10 @@ def _to_json(request: Request) -> dict[str, Any]:
 
 def _from_json(document: dict[str, Any]) -> Request:
     return Request(
-        number=document["number"], id=document["id"], runs=tuple(_run_from_json(run) for run in document["runs"])
+        number=document["number"],
+        id=document["id"],
+        lane=document.get("lane", 0),
+        runs=tuple(_run_from_json(run) for run in document["runs"]),
     )
 
 

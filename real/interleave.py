@@ -30,11 +30,14 @@ class Comparison:
         session: target and drafter.
         controllers: (spelling, controller) in the order of tables; `plain` uses no drafter.
         settings: of every decode.
+
+    Attributes:
+        lanes: the controllers with what they have learned, by spelling.
     """
 
     def __init__(self, session: Session, controllers: Sequence[tuple[str, Controller]], settings: Settings) -> None:
         self.session, self.settings = session, settings
-        self._lanes = {
+        self.lanes = {
             spelling: OnlineController(controller, seed=settings.seed) for spelling, controller in controllers
         }
 
@@ -42,7 +45,7 @@ class Comparison:
         """A few tokens with every controller before anything counts, by copies that learn nothing from it."""
         short = replace(self.settings, max_new_tokens=min(WARMUP_TOKENS, self.settings.max_new_tokens))
         runs = []
-        for spelling, lane in self._lanes.items():
+        for spelling, lane in self.lanes.items():
             twin = OnlineController(lane.controller, seed=lane.seed)
             runs.append(Run(controller=spelling, decoded=self._decode(spelling, twin, prompt, short, 0), warmup=True))
         return tuple(runs)
@@ -56,7 +59,7 @@ class Comparison:
             prompt: int64[P] on the target's device.
             on_round: called after every round with the controller's spelling.
         """
-        order = list(self._lanes.items())
+        order = list(self.lanes.items())
         np.random.default_rng([self.settings.seed, number]).shuffle(order)
         runs = [
             Run(
