@@ -48,6 +48,7 @@ class ModelDrafter:
         self.model, self.name, self.max_draft_len, self.samples = model, name, max_draft_len, sampling == "sample"
         self.window = getattr(model.config, "max_position_embeddings", None)
         self.width = width
+        self._known = int(model.get_input_embeddings().weight.shape[0])
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         self._cache = KVCache(capacity)
@@ -55,13 +56,13 @@ class ModelDrafter:
         self._text = prompt.tolist()
         self._prompt_len, self._device = len(prompt), prompt.device
         if len(prompt) > 1 and self._room() > 0:
-            forward(self.model, prompt[:-1], self._cache, keep=1)
+            forward(self.model, self._readable(prompt[:-1]), self._cache, keep=1)
         self._draft = Draft.nothing(self._device)
 
     def propose(self, count: int, arm: int) -> Draft:
         already = len(self._draft.tokens)
         count = min(count, self._room())
-        feed = torch.tensor(self._text[self._cache.length :], device=self._device)
+        feed = self._readable(torch.tensor(self._text[self._cache.length :], device=self._device))
         for number in range(already, count):
             if number:
                 feed = self._draft.tokens[-1:]
@@ -81,13 +82,21 @@ class ModelDrafter:
         """Draft tokens that fit the drafter's own context window after the text."""
         return self.max_draft_len if self.window is None else min(self.max_draft_len, self.window - len(self._text))
 
+    def _readable(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens with ids the drafter has no embedding for (only the target's padding has) replaced by its last one.
+
+        That costs acceptance, not correctness; an unknown id would end the run.
+        """
+        return tokens.clamp(max=self._known - 1)
+
     def _sampled(self, logits: torch.Tensor, number: int) -> Draft:
+        if self.width is not None and logits.shape[1] < self.width:  # ids only the target has are never drafted
+            # Before the processors: they may hold one bias per id of the target.
+            logits = torch.nn.functional.pad(logits, (0, self.width - logits.shape[1]), value=-torch.inf)
         text = torch.tensor(self._text, device=self._device)
         # The row follows the text and the whole draft so far, whose rows were processed before.
         scores = process(self._processors, torch.cat([text, self._draft.tokens]), text[:0], logits)
         law = torch.softmax(scores.float(), dim=-1)
-        if self.width is not None and law.shape[1] < self.width:  # ids only the target has are never drafted
-            law = torch.nn.functional.pad(law, (0, self.width - law.shape[1]))
         token = self._draws.drafted(law[0], len(self._text) - self._prompt_len + number)[None]
         q = torch.softmax(logits.float(), dim=-1)[0, token]
         return Draft(token, q, law)
