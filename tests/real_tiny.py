@@ -6,7 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MixtralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from real.models import Loaded
 from real.record import RequestRows
@@ -15,10 +25,12 @@ VOCABULARY = 64
 STOP = 2
 
 
-def tiny_llama(*, layers: int = 3, seed: int = 0, window: int = 256, spread: float = 0.25) -> LlamaForCausalLM:
+def tiny_llama(
+    *, layers: int = 3, seed: int = 0, window: int = 256, spread: float = 0.25, vocabulary: int = VOCABULARY
+) -> LlamaForCausalLM:
     """Random float32 weights; `spread` is their standard deviation (large enough that argmax is never a near tie)."""
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=layers,
@@ -33,6 +45,49 @@ def tiny_llama(*, layers: int = 3, seed: int = 0, window: int = 256, spread: flo
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).eval()
+
+
+# What a class needs besides the common sizes. Windows of 8 tokens are left behind by every prompt.
+FAMILIES = {
+    "llama": (LlamaConfig, {}),
+    "qwen2": (Qwen2Config, {}),
+    "qwen3": (Qwen3Config, {"head_dim": 8}),
+    "mistral": (MistralConfig, {"sliding_window": 8}),
+    "gemma2": (Gemma2Config, {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8}),
+    "gemma3": (
+        Gemma3TextConfig,
+        {
+            "head_dim": 8,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+
+
+def tiny_family(name: str, *, seed: int = 0, window: int = 256, vocabulary: int = VOCABULARY):
+    """A random float32 causal language model of three layers, of one of `FAMILIES`; id 0 is padding, 2 the end."""
+    kind, more = FAMILIES[name]
+    config = kind(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=window,
+        initializer_range=0.25,
+        bos_token_id=1,
+        eos_token_id=STOP,
+        pad_token_id=0,
+        tie_word_embeddings=False,  # Gemma's own choice repeats one token for ever
+        **more,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config).eval()
 
 
 class LetterTokenizer:
