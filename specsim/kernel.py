@@ -166,7 +166,7 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
             else:
                 draft_s = draft_cost(drafted, block_len, costs)
             verify_s = costs.verify_s[submit + 1] + costs.ctx_s * ctx
-            round_s = draft_s + verify_s + overhead
+            round_s = rows.measured_s[row] if rows.measured_s.size > 0 else draft_s + verify_s + overhead
             if full_information:
                 for k in range(arms):
                     seconds_k = rows.arm_draft_s[row, k] + costs.verify_s[draft_len + 1] + costs.ctx_s * ctx + overhead

@@ -38,6 +38,8 @@ class Rows(NamedTuple):
     `starts` int64[B + 1] are the rows at which requests begin; `offsets` int64[R + 1] delimit each row's draft
     positions in `q` float32[N] (empty when no controller needs it); `hint` int32[R], -1 where there is none. Arm traces
     have K > 0 columns in `arm_accept` int16[R, K] and `arm_draft_s` float64[R, K], seconds of the whole draft.
+    `measured_s` float64[R] holds the seconds that each round of a log took, which then count instead of the latency
+    model's (`real.shadow`); empty otherwise.
     """
 
     starts: NDArray[np.int64]
@@ -50,6 +52,7 @@ class Rows(NamedTuple):
     hint: NDArray[np.int32]
     arm_accept: NDArray[np.int16]
     arm_draft_s: NDArray[np.float64]
+    measured_s: NDArray[np.float64]
 
 
 def make_rows(
@@ -75,6 +78,7 @@ def make_rows(
         hint=np.full(chunk.rows, -1, np.int32),
         arm_accept=np.ascontiguousarray(arm_accept),
         arm_draft_s=np.zeros((chunk.rows, 0)) if arm_draft_s is None else np.ascontiguousarray(arm_draft_s),
+        measured_s=np.zeros(0),
     )
 
 
