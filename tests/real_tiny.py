@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import string
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -14,6 +20,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MixtralConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
 )
@@ -109,6 +116,20 @@ def tiny_loaded(**options: int) -> Loaded:
         device="cpu",
         dtype="float32",
     )
+
+
+def save_tiny(folder: Path, **options: int) -> Path:
+    """A folder that `load_target` and transformers load: `tiny_llama` and a tokenizer of one token per character."""
+    letters = string.ascii_lowercase + string.digits + " .,:;!?()=+-*_\n#'[]<>/%"
+    vocabulary = {token: number for number, token in enumerate(["<pad>", "<s>", "</s>", *letters])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = Fuse()
+    tiny_llama(**options).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)
+    return folder
 
 
 def prompt_ids(seed: int, n: int = 12) -> torch.Tensor:
