@@ -33,7 +33,7 @@ from real.target import Target
 from real.verify import Draft, Processor, process, verify_greedy, verify_sampling
 from specsim.controllers import Controller
 from specsim.errors import ConfigError, SpecsimError
-from specsim.kernel import served
+from specsim.kernel import passes_for, served
 from specsim.online import OnlineController
 
 MAX_SEED = 2**63 - 1
@@ -238,13 +238,14 @@ def _draft(
     q = np.zeros(0, np.float32)
     submit = passes = 0
     while want > len(q) and len(q) < available:
-        count = served(want, available, drafter.block_len)
+        count, before = served(want, available, drafter.block_len), len(q)
         clock.enter()
         more = drafter.propose(count, arm)
         draft = draft.then(more)
         q = np.concatenate([q, more.q.float().cpu().numpy()])
         clock.leave(DRAFT)
-        passes += 1
+        # A search that found nothing was a pass all the same.
+        passes += max(1, passes_for(len(q) - before, drafter.block_len))
         if len(q) < count:
             available = len(q)
         if len(q):
