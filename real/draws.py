@@ -65,7 +65,8 @@ class KeyedDraws:
 
 
 def pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The token at quantile `uniform` (in [0, 1)) of float[V] weights; never one of weight 0.
+    """The token at quantile `uniform` (in [0, 1)) of float[V] weights; never one of weight 0. Weights of NaN yield some
+    token in 0..V-1, so that whoever looks at its probability sees the NaN.
 
     Sums in float64: in float32 the tail of a vocabulary of 150,000 tokens would be lost to rounding.
     """
@@ -73,4 +74,4 @@ def pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     found = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
     # A product rounded up to the very end would point past the last token; the last one of positive weight is meant.
     last = torch.searchsorted(cumulative, cumulative[-1])
-    return torch.minimum(found, last)
+    return torch.minimum(found, last).clamp(max=len(weights) - 1)

@@ -202,7 +202,7 @@ def decode(
     while not result.reason:
         pos = len(result.output)
         arm, want = controller.begin(pos, len(text))
-        draft, row = _draft(drafter, controller, arm, want, room, clock, prompt.device)
+        draft, row = _draft(drafter, controller, arm, want, room, pos, clock, prompt.device)
         clock.enter()
         scored = draft.first(row.submitted_len)
         logits = target.score(torch.cat([torch.tensor(text[-1:], device=prompt.device), scored.tokens]))
@@ -230,6 +230,7 @@ def _draft(
     arm: int,
     want: int,
     room: int,
+    pos: int,
     clock: Clock,
     device: torch.device,
 ) -> tuple[Draft, Round]:
@@ -244,6 +245,12 @@ def _draft(
         draft = draft.then(more)
         q = np.concatenate([q, more.q.float().cpu().numpy()])
         clock.leave(DRAFT)
+        sound = np.isfinite(q[before:])
+        if not sound.all():  # before a rule computes with it
+            raise NotFiniteError(
+                f"output position {pos + before + int(sound.argmin())}: drafter {drafter.name} reports a probability "
+                "that is not finite (NaN or infinity). Check its weights, or load it in float32"
+            )
         # A search that found nothing was a pass all the same.
         passes += max(1, passes_for(len(q) - before, drafter.block_len))
         if len(q) < count:

@@ -104,7 +104,9 @@ def verify_sampling(draft: Draft, scores: torch.Tensor, draws: Draws, pos: int) 
         left = residual(p[place], draft.tokens[place], None if draft.law is None else draft.law[place])
         weights = torch.where(accepted < d, left, weights)
     token = draws.token(weights, pos, accepted, d + 1)
-    sound = torch.isfinite(p).all() & torch.isfinite(accept).all() & torch.isfinite(draft.q).all()
+    sound = torch.isfinite(p).all() & torch.isfinite(accept).all()
+    if draft.law is not None:
+        sound &= torch.isfinite(draft.law).all()
     return torch.stack([accepted, token, ~sound])
 
 
