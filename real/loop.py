@@ -251,8 +251,8 @@ def _draft(
                 f"output position {pos + before + int(sound.argmin())}: drafter {drafter.name} reports a probability "
                 "that is not finite (NaN or infinity). Check its weights, or load it in float32"
             )
-        # A search that found nothing was a pass all the same.
-        passes += max(1, passes_for(len(q) - before, drafter.block_len))
+        # A first search that found nothing was a pass all the same; a drafter at the end of its window made none.
+        passes += max(passes_for(len(q) - before, drafter.block_len), int(not before))
         if len(q) < count:
             available = len(q)
         if len(q):
