@@ -6,7 +6,8 @@ want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file
 
 Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
 restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
-bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`.
+bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`, those of
+speculative sampling, which need torch when they run, in `tests/vectors_sampling.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from specsim.online import OnlineController
 from tests.vectors_bandits import HANDLERS as BANDITS
 from tests.vectors_failfast import HANDLERS as FAILFAST
+from tests.vectors_sampling import HANDLERS as SAMPLING
 from tests.vectors_theory import HANDLERS as THEORY
 from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
 from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it from here
@@ -137,6 +139,7 @@ HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
     **BANDITS,
     **FAILFAST,
+    **SAMPLING,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
     ("transformers_assisted", "confidence_stop"): hf_confidence,
