@@ -192,17 +192,22 @@ def attention_windows(model: torch.nn.Module) -> dict[str, int | None]:
     return {kind: window if kind == SLIDING else None for kind in sorted(kinds)}
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Any, *, static: bool = False) -> None:
     """Refuse a model whose logits after a rejection are not those of a fresh prefill.
 
     Feeds a few tokens, takes back a wrong continuation, feeds the right one, and compares with a call without any
-    cache. Costs three short forward passes; a model is checked once.
+    cache. Costs four short forward passes; a model is checked once for each kind of cache.
+
+    Args:
+        model: a transformers model.
+        static: with a cache of fixed shape, whose unwritten slots the model's own masks may get wrong.
 
     Raises:
-        ConfigError: an encoder-decoder, an attention implementation without masks, unsupported layers, or logits that
-            differ.
+        ConfigError: an encoder-decoder, an attention implementation without masks, unsupported layers, a model that
+            cannot be called this way, or logits that differ.
     """
-    if getattr(model, "_specsim_checked", False):
+    checked: set[bool] = getattr(model, "_specsim_checked", set())
+    if static in checked:
         return
     name, config = type(model).__name__, model.config
     if getattr(config, "is_encoder_decoder", False):
@@ -213,25 +218,39 @@ def check_model(model: Any) -> None:
             f"{name} uses {attention}, which takes no ready-made mask; load it with attn_implementation='sdpa'"
         )
     attention_windows(model)
-    device = next(model.parameters()).device
-    size = int(getattr(config, "vocab_size", 0) or model.get_output_embeddings().weight.shape[0])
-    ids = (torch.arange(9, device=device) * 7 + 3) % size
-    with torch.inference_mode():
-        plain = model(input_ids=ids[None], use_cache=False).logits[0].float()
-        cache = KVCache(12)
-        forward(model, ids[:5], cache)
-        forward(model, ids[:4].flip(0), cache)
-        cache.crop_to(5)
-        cached = forward(model, ids[5:], cache).float()
+    try:
+        plain, cached = _logits_two_ways(model, static)
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} cannot be called with a cache and a ready-made mask ({type(error).__name__}: {error}), as "
+            "speculative decoding does here; models that work like Llama, Qwen, Mistral, Gemma or GPT-2 can be"
+        ) from error
     scale = float(plain.abs().max())
     tolerance = (1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2) * max(scale, 1e-6)
-    gap = float((plain[5:] - cached).abs().max())
+    gap = float((plain - cached).abs().max())
     if not gap <= tolerance:
+        advice = "; load it with the dynamic cache" if static else ""
         raise ConfigError(
             f"{name}: after taking tokens back its logits differ from a fresh pass by {gap:.2g} (allowed "
-            f"{tolerance:.2g}); its cache cannot be cropped, so speculative decoding would not be lossless"
+            f"{tolerance:.2g}); its cache cannot be cropped, so speculative decoding would not be lossless{advice}"
         )
-    model._specsim_checked = True
+    model._specsim_checked = {*checked, static}
+
+
+@torch.inference_mode()
+def _logits_two_ways(model: Any, static: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32[4, V] logits of the same tokens without a cache, and after tokens were taken back."""
+    size = int(getattr(model.config, "vocab_size", 0) or model.get_output_embeddings().weight.shape[0])
+    ids = (torch.arange(9, device=next(model.parameters()).device) * 7 + 3) % size
+    plain = model(input_ids=ids[None], use_cache=False).logits[0, 5:].float()
+    # Longer than a local window of 256 (GPT-Neo), so that a model which masks by the length of the buffer is seen.
+    cache = KVCache(512, static=static)
+    forward(model, ids[:5], cache)
+    forward(model, ids[:4].flip(0), cache)
+    cache.crop_to(5)
+    return plain, forward(model, ids[5:], cache).float()
 
 
 def _cache_argument(model: torch.nn.Module) -> str:
