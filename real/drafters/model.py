@@ -30,6 +30,7 @@ class ModelDrafter:
         sampling: `greedy` takes the model's first choice whatever the target's temperature; `sample` draws from the
             model's distribution under the target's settings. Both keep the target's law; see `real.loop` for which
             controllers go with `sample`.
+        merge_prompt: let the first draft pass take the prompt in, as `real.target.Target` can.
         width: ids the target knows; a drafter with a wider (padded) vocabulary never proposes the others.
 
     Raises:
@@ -39,7 +40,14 @@ class ModelDrafter:
     block_len = 1
 
     def __init__(
-        self, model: Any, *, name: str, max_draft_len: int = 24, sampling: str = "greedy", width: int | None = None
+        self,
+        model: Any,
+        *,
+        name: str,
+        max_draft_len: int = 24,
+        sampling: str = "greedy",
+        width: int | None = None,
+        merge_prompt: bool = False,
     ) -> None:
         if sampling not in DRAFT_SAMPLING:
             raise ConfigError(f"draft sampling {sampling!r}: allowed: {', '.join(DRAFT_SAMPLING)}")
@@ -47,7 +55,7 @@ class ModelDrafter:
             raise ConfigError(f"max_draft_len {max_draft_len}: a drafter proposes 1 token or more")
         self.model, self.name, self.max_draft_len, self.samples = model, name, max_draft_len, sampling == "sample"
         self.window = getattr(model.config, "max_position_embeddings", None)
-        self.width = width
+        self.width, self._merge = width, merge_prompt
         self._known = int(model.get_input_embeddings().weight.shape[0])
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -55,7 +63,7 @@ class ModelDrafter:
         self._draws, self._processors = draws, processors
         self._text = prompt.tolist()
         self._prompt_len, self._device = len(prompt), prompt.device
-        if len(prompt) > 1 and self._room() > 0:
+        if len(prompt) > 1 and self._room() > 0 and not self._merge:
             forward(self.model, self._readable(prompt[:-1]), self._cache, keep=1)
         self._draft = Draft.nothing(self._device)
 
