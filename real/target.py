@@ -29,7 +29,7 @@ class Target:
     def __init__(self, model: Any, *, cache: str = "dynamic", merge_prompt: bool = False) -> None:
         if cache not in CACHES:
             raise ConfigError(f"cache {cache!r}: allowed: {', '.join(CACHES)}")
-        check_model(model)
+        check_model(model, static=cache == "static")
         self.model, self._static, self._merge = model, cache == "static", merge_prompt
         self.device = next(model.parameters()).device
         self.window: int | None = getattr(model.config, "max_position_embeddings", None)
