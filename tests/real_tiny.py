@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from real.models import Loaded
@@ -60,6 +61,7 @@ FAMILIES = {
     "qwen2": (Qwen2Config, {}),
     "qwen3": (Qwen3Config, {"head_dim": 8}),
     "mistral": (MistralConfig, {"sliding_window": 8}),
+    "mistral-full": (MistralConfig, {"sliding_window": None}),
     "gemma2": (Gemma2Config, {"head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8}),
     "gemma3": (
         Gemma3TextConfig,
@@ -71,6 +73,10 @@ FAMILIES = {
         },
     ),
     "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        Qwen3MoeConfig,
+        {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
 }
 
 
