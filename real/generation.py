@@ -131,8 +131,8 @@ class Speculative:
         """
         call = library_call(model)
         streamer = streamer if streamer is not None else call.get("streamer")
+        target = Target(model, cache=cache_kind(generation_config.cache_implementation))
         check_call(generation_config, logits_processor, model_kwargs, call)
-        target = Target(model, cache=cache_kind(generation_config))
         if input_ids.device.type != target.device.type:
             raise ConfigError(f"input_ids are on {input_ids.device}, the model on {target.device}; move them there")
         rows = rows_of(input_ids, model_kwargs, target.window)
@@ -275,8 +275,7 @@ def generate(
         draft_sampling=draft_sampling,
         seed=seed,
     )
-    if generation_kwargs.get("cache_implementation") == "paged":
-        raise ConfigError("cache_implementation 'paged': allowed: dynamic, static")
+    cache_kind(generation_kwargs.get("cache_implementation"))  # with some the library would not even get to Speculative
     arguments = with_stop_strings(model, tokenizer, generation_kwargs)
     arguments |= dict(inputs) if isinstance(inputs, Mapping) else {"inputs": inputs}
     return model.generate(custom_generate=speculative, **arguments)

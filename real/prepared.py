@@ -103,18 +103,18 @@ def with_stop_strings(model: Any, tokenizer: Any, arguments: dict[str, Any]) -> 
     return changed
 
 
-def cache_kind(config: GenerationConfig) -> str:
+def cache_kind(implementation: str | None) -> str:
     """The target's cache that a `cache_implementation` means.
 
     Raises:
         ConfigError: one that would change the numbers or has no counterpart here.
     """
-    if config.cache_implementation not in _CACHES:
+    if implementation not in _CACHES:
         raise ConfigError(
-            f"cache_implementation {config.cache_implementation!r}: allowed: dynamic, static; tokens have to be taken "
-            "back from the cache exactly"
+            f"cache_implementation {implementation!r}: allowed: dynamic, static; tokens have to be taken back from "
+            "the cache exactly"
         )
-    return _CACHES[config.cache_implementation]
+    return _CACHES[implementation]
 
 
 def check_call(
