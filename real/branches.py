@@ -32,12 +32,14 @@ class BranchRunner:
         text: int64[L] token ids.
         first: logits of the text are kept from this index on; a branch may start after `first + 1` tokens or later.
         slots: branch tokens the cache can hold at a time.
+        width: keep logits of the first `width` ids only (a drafter's padding that the target does not have).
     """
 
-    def __init__(self, model: Any, text: torch.Tensor, *, first: int, slots: int) -> None:
-        self.model, self.text, self.text_len, self.first = model, text, len(text), first
+    def __init__(self, model: Any, text: torch.Tensor, *, first: int, slots: int, width: int | None = None) -> None:
+        self.model, self.text, self.text_len, self.first, self._width = model, text, len(text), first, width
+        self._known = int(model.get_input_embeddings().weight.shape[0])
         self.cache = KVCache(self.text_len + slots)
-        self.text_logits = forward(model, text, self.cache, keep=self.text_len - first)  # [L - first, vocabulary]
+        self.text_logits = self._run(text, keep=self.text_len - first)  # [L - first, vocabulary]
         self.begin(torch.zeros(0, dtype=torch.int64, device=text.device))
 
     def begin(self, starts: torch.Tensor) -> None:
@@ -59,13 +61,11 @@ class BranchRunner:
         columns = torch.arange(self.text_len, device=tokens.device)
         in_text = columns[None, :] < starts[:, None]
         in_branch = (self._owner[None, :] == branch[:, None]) & (self._depth[None, :] <= depth[:, None])
-        return forward(
-            self.model,
-            tokens,
-            self.cache,
-            position_ids=starts + depth,
-            visible=torch.cat([in_text, in_branch], dim=1),
-        )
+        return self._run(tokens, position_ids=starts + depth, visible=torch.cat([in_text, in_branch], dim=1))
+
+    def _run(self, tokens: torch.Tensor, **how: Any) -> torch.Tensor:
+        # An id that only the target has is read as the drafter's last one, as real.drafters.model does.
+        return forward(self.model, tokens.clamp(max=self._known - 1), self.cache, **how)[:, : self._width]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,19 @@
-"""Measuring what a round costs on this machine, and fitting the latency model a trace carries.
+"""`python -m real.calibrate`: what a round costs on this machine, as the latency model that predicts runs.
 
-Owns the measurement loop. Knows nothing about traces; the fit itself is `specsim.latency.fit`.
+Owns the fit of measured rounds (`real.measure`) and what it holds for; the command is in `real.calibrate_cli`, the
+forms and their choice in `specsim.latency.fit`.
 
-Every repeat measures every length once, in a new random order, with drafter passes in between: all share the same
-drifts, and no pass profits from caches that only a loop over itself would keep warm. The first repeats are dropped.
-Nothing is synchronised inside a pass; reading the chosen tokens on the host ends it, as in real decoding.
+A drafting model that reads its own drafts has to read two tokens instead of one after a draft that was accepted to its
+end. The latency format has no cost of its own for that: its mean over rounds is part of `overhead_s`, and the
+provenance says how much of it (`catch_up_s` times `catch_up_share`).
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,210 +21,212 @@ from typing import Any
 import numpy as np
 import torch
 
-from real.branches import greedy_choice
-from real.cache import KVCache, forward
-from real.drafters.prompt_lookup import lookup
+from real.clock import DRAFT, VERIFY, Clock, clock_for
+from real.drafters.base import Drafter
+from real.measure import Sample, measure
 from real.models import Loaded
+from real.target import Target
 from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
 from specsim.latency.estimators import MIN_LENGTHS
 from specsim.latency.fit import FitReport, fit_latency
 from specsim.latency.measurements import Measurements
 
-PLAIN_TOLERANCE = 0.05
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 25, 32, 48, 64, 96, 128)
+TOLERANCE = 0.05
+CONTEXT_STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timings:
-    """Single measurements in seconds, warm-up dropped.
+class DraftCosts:
+    """Seconds of drafting and of the loop's own work.
 
     Args:
-        verify: (token positions s, seconds) of target forward passes.
-        draft_s: seconds of drafter passes (one drafter call each).
-        commit_s: seconds of the host work after a verification: compare, count, crop the cache.
-        ctx_len: cached tokens before every pass.
+        pass_s: one drafter pass that reads one token.
+        catch_up_s: what a pass that reads two costs more.
+        catch_up_share: share of drafts accepted to their end, after which the next pass reads two.
+        host_s: loop, controller and bookkeeping per round.
     """
 
-    ctx_len: int
-    verify: list[tuple[int, float]] = field(default_factory=list)
-    draft_s: list[float] = field(default_factory=list)
-    commit_s: list[float] = field(default_factory=list)
+    pass_s: float
+    catch_up_s: float
+    catch_up_share: float
+    host_s: float
+
+    @property
+    def overhead_s(self) -> float:
+        """Per round, over drafter passes and the target's pass."""
+        return self.host_s + self.catch_up_share * self.catch_up_s
 
 
-def lengths_up_to(max_draft_len: int) -> list[int]:
-    """Token positions to measure: a spread from 1 to `max_draft_len` + 1, both ends included."""
-    longest = max_draft_len + 1
-    return sorted({s for s in LENGTHS if s < longest} | {longest})
+def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
+    """Medians of the parts that are not the target's."""
+    drafting = [sample for sample in samples if sample.passes]
+    steady = [sample.draft_s / sample.passes for sample in drafting if sample.reads == 1]
+    steady = steady or [sample.draft_s / sample.passes for sample in drafting]
+    pass_s = float(np.median(steady)) if steady else 0.0
+    behind = [sample.draft_s - sample.passes * pass_s for sample in drafting if sample.reads == 2]
+    return DraftCosts(
+        pass_s=pass_s,
+        catch_up_s=max(0.0, float(np.median(behind))) if behind else 0.0,
+        catch_up_share=float(np.mean([sample.complete for sample in drafting])) if behind else 0.0,
+        host_s=float(np.median([sample.overhead_s for sample in samples])),
+    )
 
 
-def model_pass(model: Any, context: torch.Tensor) -> Callable[[], None]:
-    """One drafter pass of a model: a token in, its successor, probability and entropy out, on the host."""
-    cache = KVCache(len(context) + 1)
-    with torch.inference_mode():
-        forward(model, context, cache, keep=1)
-    token = context[-1:].clone()
+def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
+    """The latency model of these rounds: medians, form chosen on held-out error, context term where it shows.
 
-    def run() -> None:
-        cache.crop_to(len(context))
-        chosen, q, entropy = greedy_choice(forward(model, token, cache))
-        torch.stack([chosen.double(), q.double(), entropy.double()]).tolist()
-
-    return run
-
-
-def lookup_pass(context: torch.Tensor, max_draft_len: int, max_ngram_len: int, seed: int = 0) -> Callable[[], None]:
-    """One prompt-lookup call at a random place of the second half of the context; CPU work only."""
-    ids, rng = context.tolist(), np.random.default_rng(seed)
-    ends = iter(rng.integers(max(1, len(ids) // 2), len(ids) + 1, size=10_000).tolist())
-
-    def run() -> None:
-        found = lookup(ids[: next(ends)], max_draft_len, max_ngram_len=max_ngram_len)
-        torch.tensor(found, dtype=torch.int64, device=context.device)
-
-    return run
-
-
-@torch.inference_mode()
-def measure(
-    target: Any,
-    context: torch.Tensor,
-    draft_pass: Callable[[], None],
-    *,
-    max_draft_len: int,
-    repeats: int,
-    warmup: int = 2,
-    draft_passes: int = 3,
-    seed: int = 0,
-    tick: Callable[[], None] = lambda: None,
-) -> Timings:
-    """Time target passes of every length, drafter passes and commits, interleaved.
-
-    Args:
-        target: causal language model.
-        context: int64[ctx_len] cached tokens; their values do not matter for time.
-        draft_pass: makes one drafter pass and waits for it.
-        max_draft_len: lengths go to `max_draft_len` + 1.
-        repeats: measured repeats, after `warmup` dropped ones.
-        draft_passes: drafter passes in every repeat.
-        seed: of the order.
-        tick: called after every repeat.
-    """
-    lengths, rng = lengths_up_to(max_draft_len), np.random.default_rng(seed)
-    cache = KVCache(len(context) + lengths[-1])
-    forward(target, context, cache, keep=1)
-    tokens = context.repeat(-(-lengths[-1] // len(context)))[: lengths[-1]]
-    timings = Timings(ctx_len=len(context))
-    for repeat in range(warmup + repeats):
-        tasks = np.array(lengths + [0] * draft_passes)
-        rng.shuffle(tasks)
-        for s in tasks.tolist():
-            start = time.perf_counter()
-            if s == 0:
-                draft_pass()
-                spent = time.perf_counter() - start
-                commit_s = None
-            else:
-                best = forward(target, tokens[:s], cache).argmax(dim=-1)
-                best_on_host = best.tolist()
-                spent = time.perf_counter() - start
-                commit_s = _commit(cache, len(context), tokens[:s], best_on_host)
-            if repeat < warmup:
-                continue
-            if commit_s is None:
-                timings.draft_s.append(spent)
-            else:
-                timings.verify.append((s, spent))
-                timings.commit_s.append(commit_s)
-        tick()
-    return timings
-
-
-def _commit(cache: KVCache, keep: int, draft: torch.Tensor, best: Sequence[int]) -> float:
-    start = time.perf_counter()
-    accepted = 0
-    for proposed, chosen in zip(draft.tolist()[1:], best, strict=False):
-        if proposed != chosen:
-            break
-        accepted += 1
-    draft.new_tensor(best[accepted : accepted + 1])
-    cache.crop_to(keep)
-    return time.perf_counter() - start
-
-
-def fit(timings: Timings, provenance: dict[str, Any]) -> FitReport:
-    """The latency model of these timings: medians, form chosen on held-out error.
-
-    `draft.pass_s` is the median drafter call, `overhead_s` the median commit. Two exceptions, which the provenance
-    names. When a straight line is impossible because the time does not grow within the noise, a non-decreasing
-    staircase is fitted. And when the chosen form misses the measured verify(1) by more than `PLAIN_TOLERANCE`, a
-    table is: plain decoding is verify(1), the numerator of every speedup, and on CPUs a pass over one token runs other
-    kernels than a pass over two, a jump at the very end of the range that held-out errors hardly see.
+    Three exceptions, which the provenance names. A context term that comes out negative is noise and left out. When a
+    straight line is impossible because the time does not grow within the noise, a non-decreasing staircase is fitted.
+    And when the chosen form misses a measured length by more than `TOLERANCE` a table is, if that comes closer: on CPUs
+    a pass over one token runs other kernels than a pass over two, a jump that held-out errors hardly see.
 
     Raises:
-        ConfigError: longer passes were measurably faster: the machine was not quiet.
+        ConfigError: too few lengths, or longer passes were measurably faster: the machine was not quiet.
     """
-    values = np.array(timings.verify, dtype=np.float64).reshape(-1, 2)
-    measurements = Measurements(s=values[:, 0], time_s=values[:, 1], where="calibration")
-    costs: dict[str, Any] = {
-        "draft_pass_s": float(np.median(timings.draft_s)),
-        "overhead_s": float(np.median(timings.commit_s)),
-    }
-    details = {
+    costs = draft_costs(samples)
+    details: dict[str, Any] = {
         **provenance,
-        "ctx_len": timings.ctx_len,
-        "draft_passes_measured": len(timings.draft_s),
-        "overhead": "median host time of comparing, counting and cropping after a verification",
+        "rounds_measured": len(samples),
+        "catch_up_s": costs.catch_up_s,
+        "catch_up_share": costs.catch_up_share,
+        "host_s": costs.host_s,
+        "overhead": "host_s + catch_up_share * catch_up_s (real.calibrate)",
     }
+    ctx_len = _grouped(np.array([sample.ctx_len for sample in samples], np.float64))
+    measured = Measurements(
+        s=np.array([sample.s for sample in samples], np.float64),
+        time_s=np.array([sample.verify_s for sample in samples], np.float64),
+        ctx_len=ctx_len,
+        where="calibration",
+    )
+    details["ctx_len"] = sorted(set(ctx_len.round(1).tolist()))
+    options: dict[str, Any] = {"draft_pass_s": costs.pass_s, "overhead_s": costs.overhead_s, "provenance": details}
     try:
-        report = fit_latency(measurements, provenance=details, **costs)
+        return _fit(measured, options)
     except ConfigError as error:
+        if "context term" not in str(error):
+            raise
+        details["context"] = f"left out, because: {error}"
+    return _fit(Measurements(s=measured.s, time_s=measured.time_s, where=measured.where), options)
+
+
+def _fit(measured: Measurements, options: dict[str, Any]) -> FitReport:
+    details = options["provenance"]
+    try:
+        report = fit_latency(measured, **options)
+    except ConfigError as error:
+        if "context term" in str(error) or "longer passes were faster" in str(error):
+            raise
         details["fallback"] = f"step form, because: {error}"
-        return fit_latency(measurements, form="step", provenance=details, **costs)
-    plain_s = np.median(values[values[:, 0] == 1.0, 1])
-    miss = abs(float(report.model.verify_s(1)) / float(plain_s) - 1.0)
-    if miss > PLAIN_TOLERANCE and len(np.unique(values[:, 0])) >= MIN_LENGTHS["table"]:
-        details["fallback"] = f"table form, because the {report.form} form misses the measured verify(1) by {miss:.0%}"
-        return fit_latency(measurements, form="table", provenance=details, **costs)
+        return fit_latency(measured, form="step", **options)
+    if report.max_rel_err <= TOLERANCE or len(np.unique(measured.s)) < MIN_LENGTHS["table"]:
+        return report
+    details["fallback"] = (
+        f"table form, because the {report.form} form misses a measured length by {report.max_rel_err:.0%}"
+    )
+    table = fit_latency(measured, form="table", **options)
+    if table.max_rel_err < report.max_rel_err:
+        return table
+    del details["fallback"]
     return report
+
+
+def _grouped(ctx_len: np.ndarray) -> np.ndarray:
+    """Context lengths replaced by the mean of their group of similar ones, so that a group has a median."""
+    groups = np.round(ctx_len / CONTEXT_STEP)
+    grouped = ctx_len.copy()
+    for group in np.unique(groups):
+        grouped[groups == group] = ctx_len[groups == group].mean()
+    return grouped
+
+
+def misses(report: FitReport) -> list[tuple[int, float, float]]:
+    """(s, measured seconds, modelled seconds) of lengths that the model misses by more than `TOLERANCE`.
+
+    The measured ones are without the context term. A model never falls with s; where the machine's times do, it is
+    wrong on both sides.
+    """
+    points = [(int(s), float(time_s)) for s, time_s in report.model.provenance["points"]]
+    fitted = [(s, time_s, float(report.model.verify_s(s))) for s, time_s in points]
+    return [row for row in fitted if abs(row[2] / row[1] - 1.0) > TOLERANCE]
 
 
 def calibrate(
     loaded: Loaded,
-    context: torch.Tensor,
-    draft_pass: Callable[[], None],
+    drafter: Drafter,
+    contexts: Sequence[torch.Tensor],
     *,
-    drafter: str,
     max_draft_len: int,
     repeats: int = 15,
     seed: int = 0,
+    cache: str = "dynamic",
     tick: Callable[[], None] = lambda: None,
 ) -> FitReport:
     """Measure and fit on this machine, in the dtype the model is loaded in.
 
     Args:
         loaded: the target.
-        context: int64[ctx_len] tokens cached before every pass.
-        draft_pass: `model_pass` or `lookup_pass`.
-        drafter: its name, for the provenance.
-        max_draft_len, repeats, seed, tick: as in `measure`.
+        drafter: its drafter.
+        contexts, max_draft_len, repeats, seed, tick: as in `measure`.
+        cache: of the target, as in `real.target`.
 
     Raises:
         ConfigError: the measurements admit no latency model.
     """
-    timings = measure(
-        loaded.model, context, draft_pass, max_draft_len=max_draft_len, repeats=repeats, seed=seed, tick=tick
+    samples = measure(
+        Target(loaded.model, cache=cache),
+        drafter,
+        contexts,
+        max_draft_len=max_draft_len,
+        repeats=repeats,
+        seed=seed,
+        tick=tick,
     )
-    provenance = {
+    return fit(samples, machine(loaded, drafter) | {"repeats": repeats, "clock_s": clock_cost_s(loaded.device)})
+
+
+def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:
+    """What a calibration holds for: device, threads, dtype, models and versions."""
+    return {
         "device": device_name(loaded.device),
         "threads": torch.get_num_threads(),
         "dtype": loaded.dtype,
         "target": loaded.name,
-        "drafter": drafter,
-        "repeats": repeats,
+        "drafter": drafter.name,
         "torch": torch.__version__,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    return fit(timings, provenance)
+
+
+def check_machine(model: LatencyModel, loaded: Loaded, drafter: Drafter, *, where: str) -> None:
+    """Refuse a calibration of another machine, precision or pair of models.
+
+    Raises:
+        ConfigError: the first key of the provenance that differs.
+    """
+    here = machine(loaded, drafter)
+    for key in ("device", "threads", "dtype", "target", "drafter"):
+        if model.provenance.get(key) != here[key]:
+            raise ConfigError(
+                f"{where}: was calibrated with {key} {model.provenance.get(key)!r}, this run has {here[key]!r}; "
+                "calibrate again on this machine with the same options (python -m real.calibrate)"
+            )
+
+
+def clock_cost_s(device: str, rounds: int = 200) -> float:
+    """Seconds that timing a round with one draft and one verification costs, median of `rounds`."""
+    clock: Clock = clock_for(device)
+    clock.start()
+    spent = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for stage in (DRAFT, VERIFY):
+            clock.enter()
+            clock.leave(stage)
+        clock.read()
+        spent.append(time.perf_counter() - started)
+    return float(np.median(spent))
 
 
 def device_name(device: str) -> str:
@@ -238,3 +241,11 @@ def device_name(device: str) -> str:
         ]
         model = f"{names[0]} ({len(names)} cores)" if names else model
     return f"cpu: {model}"
+
+
+if __name__ == "__main__":
+    # Imported here and not above: the command imports this module.
+    from real.calibrate_cli import main
+    from specsim.errors import run_cli
+
+    run_cli(main, prog_name="python -m real.calibrate")

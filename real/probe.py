@@ -18,10 +18,13 @@ import torch
 from rich.console import Console
 
 from real.data import Prompt, choose, encode, load_prompts, prompt_format
+from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
 from real.models import DEVICES, DTYPES, SMOLLM2, Loaded, load_target
-from real.record import LayerSkipProposer, PromptLookupProposer, Proposer, RequestRows, record_request
-from real.trace_latency import context_of, measure_again, measure_latency, progress_bar, stored_drafter
+from real.progress import Steps
+from real.record import RequestRows, proposer_of, record_request
+from real.session import make_drafter
+from real.trace_latency import contexts_of, measure_again, measure_latency, stored_drafter
 from real.workdir import WorkDir
 from specsim.errors import ConfigError, run_cli
 from specsim.provenance import provenance
@@ -47,37 +50,42 @@ class Settings:
 
 
 def record(
-    settings: Settings, loaded: Loaded, out: Path, *, console: Console, restart: bool = False
+    settings: Settings, loaded: Loaded, drafter: Drafter, out: Path, *, console: Console, restart: bool = False
 ) -> list[RequestRows]:
     """Record every request that the work folder beside `out` does not hold yet; all of them in order.
+
+    Args:
+        settings: what is recorded.
+        loaded, drafter: the target and its drafter, made from the settings.
+        out: the trace file that is going to be written.
+        console: shows progress.
+        restart: throw away what an interrupted recording kept.
 
     Raises:
         ConfigError: too few prompts, a context window exceeded, or a work folder of other settings.
     """
     prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
     encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
-    _check_window(loaded, prompts, encoded, settings.max_new_tokens)
+    _check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
     work = WorkDir(out, _config(settings, prompts), restart=restart)
-    proposer = _proposer(settings.drafter, loaded)
-    rows: list[RequestRows] = []
-    with progress_bar(console) as progress:
-        task = progress.add_task(f"{out.name}", total=len(prompts))
+    proposer = proposer_of(drafter)
+    kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
+    with Steps(console, f"{out.name}, request", len(prompts), before=len(kept)) as steps:
         for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
-            done = work.load(number)
-            if done is None:
-                done = record_request(
-                    loaded.model,
-                    proposer,
-                    ids,
-                    max_new_tokens=settings.max_new_tokens,
-                    max_draft_len=settings.max_draft_len,
-                    stop_ids=loaded.stop_ids,
-                    log=lambda line, prompt=prompt: console.print(f"mismatch in {prompt.id}, {line}"),
-                )
-                work.save(number, done)
-            rows.append(done)
-            progress.advance(task)
-    return rows
+            if number in kept:
+                continue
+            rows = kept[number] = record_request(
+                loaded.model,
+                proposer,
+                ids,
+                max_new_tokens=settings.max_new_tokens,
+                max_draft_len=settings.max_draft_len,
+                stop_ids=loaded.stop_ids,
+                log=lambda line, prompt=prompt: console.print(f"mismatch in {prompt.id}, {line}"),
+            )
+            work.save(number, rows)
+            steps.done(f"{prompt.id}, {len(rows.output)} tokens, mean accept_len {rows.accept_len.mean():.2f}")
+    return [kept[number] for number in range(len(prompts))]
 
 
 def to_chunks(requests: Sequence[RequestRows]) -> Iterator[TraceChunk]:
@@ -128,6 +136,7 @@ def trace_meta(
             "target_spec": settings.target,
             "skip_layers": settings.drafter.skip_layers,
             "max_ngram_len": settings.drafter.max_ngram_len,
+            "drafter_path": settings.drafter.path,
             "prompt_format": prompt_format(loaded.tokenizer),
             "prompt_ids": [prompt.id for prompt in prompts],
             "max_new_tokens": settings.max_new_tokens,
@@ -137,25 +146,25 @@ def trace_meta(
     )
 
 
-def _check_window(loaded: Loaded, prompts: Sequence[Prompt], encoded: Sequence[torch.Tensor], max_new: int) -> None:
-    window = getattr(loaded.model.config, "max_position_embeddings", None)
+def _check_windows(
+    loaded: Loaded, drafter: Drafter, prompts: Sequence[Prompt], encoded: Sequence[torch.Tensor], max_new: int
+) -> None:
+    windows = {
+        "target": getattr(loaded.model.config, "max_position_embeddings", None),
+        "drafter": getattr(drafter, "window", None),
+    }
     for prompt, ids in zip(prompts, encoded, strict=True):
-        if window is not None and len(ids) + max_new > window:
-            raise ConfigError(
-                f"prompt {prompt.id!r}: {len(ids)} prompt tokens and {max_new} new ones exceed the context window of "
-                f"{window}; lower --max-new-tokens or use shorter prompts"
-            )
+        for whose, window in windows.items():
+            if window is not None and len(ids) + max_new > window:
+                raise ConfigError(
+                    f"prompt {prompt.id!r}: {len(ids)} prompt tokens and {max_new} new ones exceed the {whose}'s "
+                    f"context window of {window}; lower --max-new-tokens or use shorter prompts"
+                )
 
 
 def _config(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, Any]:
     drafter = vars(settings.drafter)
     return {**vars(settings), "drafter": drafter, "prompts": [prompt.id for prompt in prompts]}
-
-
-def _proposer(drafter: DrafterSpec, loaded: Loaded) -> Proposer:
-    if drafter.name == LAYER_SKIP:
-        return LayerSkipProposer(loaded.model, drafter.skip_layers or ())
-    return PromptLookupProposer(max_ngram_len=drafter.max_ngram_len or 1, stop_ids=loaded.stop_ids)
 
 
 def _versions() -> dict[str, str]:
@@ -183,7 +192,10 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
 @click.command()
 @click.option("--target", default=SMOLLM2, show_default=True, help=f"{SMOLLM2}, a local folder or a hub id.")
 @click.option(
-    "--drafter", default=LAYER_SKIP, show_default=True, help="layer-skip[:keep=..|skip=..] or prompt-lookup[:ngram=2]."
+    "--drafter",
+    default=LAYER_SKIP,
+    show_default=True,
+    help="layer-skip[:keep=..|skip=..], early-exit:layers=.., prompt-lookup[:ngram=2] or model:path=..",
 )
 @click.option("--skip-layers", help="Layers the layer-skip drafter leaves out, e.g. 9-14,20.")
 @click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended or a JSONL file.")
@@ -251,24 +263,32 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
     loaded = load_target(options["target"], dtype=options["dtype"], device=options["device"])
     skip, name = options.pop("skip_layers"), options.pop("drafter")
     n_layers = loaded.model.config.num_hidden_layers
-    drafter = parse_drafter(name, target=options["target"], n_layers=n_layers, skip_layers=skip)
-    settings = Settings(**{**options, "device": loaded.device, "drafter": drafter})
+    spec = parse_drafter(name, target=options["target"], n_layers=n_layers, skip_layers=skip)
+    drafter = make_drafter(spec, loaded, max_draft_len=options["max_draft_len"])
+    settings = Settings(**{**options, "device": loaded.device, "drafter": spec})
     try:
-        requests = record(settings, loaded, out, console=console, restart=restart)
+        requests = record(settings, loaded, drafter, out, console=console, restart=restart)
     except KeyboardInterrupt:
         console.print("interrupted; finished requests are kept, the same command continues")
         raise
-    tokens = np.concatenate([rows.output for rows in requests])
-    ctx_len = np.concatenate([rows.prompt_len + np.arange(len(rows.output)) for rows in requests])
     latency = None
     if repeats > 0:
-        context = context_of(tokens, ctx_len)
+        tokens, ctx_len = _flat(requests)
+        contexts = contexts_of(tokens, ctx_len, loaded, settings.max_draft_len)
         try:
             latency = measure_latency(
-                drafter, settings.max_draft_len, loaded, context, repeats=repeats, console=console
-            )
+                loaded, drafter, contexts, max_draft_len=settings.max_draft_len, repeats=repeats, console=console
+            ).model.to_dict()
         except ConfigError as error:  # an hour of recording is worth more than one bad calibration
             console.print(f"no latency model: {error}. Later: python -m real.probe --latency-only {out}")
+    click.echo(save(out, settings, loaded, requests, latency))
+
+
+def save(
+    out: Path, settings: Settings, loaded: Loaded, requests: Sequence[RequestRows], latency: dict[str, Any] | None
+) -> str:
+    """Write the trace and remove its work folder; a line that says what it holds."""
+    tokens, _ = _flat(requests)
     write_trace(
         out,
         trace_meta(settings, loaded, requests, latency),
@@ -278,10 +298,16 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
     WorkDir(out, _config(settings, choose(load_prompts(settings.dataset), settings.requests, settings.seed))).remove()
     accept_len = np.concatenate([rows.accept_len for rows in requests])
     mismatches = sum(rows.mismatches for rows in requests)
-    click.echo(
+    return (
         f"{out}: {len(requests)} requests, {len(tokens)} positions, mean accept_len {accept_len.mean():.2f}, "
         f"mismatches {mismatches}"
     )
+
+
+def _flat(requests: Sequence[RequestRows]) -> tuple[np.ndarray, np.ndarray]:
+    """Output tokens and context lengths of all rows."""
+    tokens = np.concatenate([rows.output for rows in requests])
+    return tokens, np.concatenate([rows.prompt_len + np.arange(len(rows.output)) for rows in requests])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The counterfactual recorder: what would happen if a round started at every position of a response.
 
-Owns plain greedy decoding (the reference text), the proposals of a drafter at every position of it, and the target's
-verdict on them. Knows nothing about files, command lines or timing.
+Owns the proposals of a drafter at every position of a plainly decoded response, and the target's verdict on them. The
+response is decoded by `real.loop`. Knows nothing about files, command lines or timing.
 
 Under greedy verification the committed text does not depend on the controller. So one row per position, with a draft
 as long as allowed, replays every length controller exactly.
@@ -18,10 +18,18 @@ import numpy.typing as npt
 import torch
 
 from real.branches import SLOT_LIMIT, BranchRunner, Drafts, draft_everywhere, leading_matches, score_branches
-from real.cache import KVCache, forward
-from real.drafters.layer_skip import skip_layers
-from real.drafters.prompt_lookup import MAX_NGRAM_LEN, lookup
+from real.drafters.base import Drafter, NoDrafter
+from real.drafters.model import ModelDrafter
+from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
+from real.loop import Settings, decode
+from real.target import Target
+from specsim.controllers import Setting, build
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
+from specsim.online import OnlineController
 
+# Plain decoding looks at no cost; a latency model is needed only to build its controller.
+_ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
@@ -41,19 +49,19 @@ class Proposer(Protocol):
         ...
 
 
-class LayerSkipProposer:
-    """Drafts greedily with the target minus some layers; q and entropy are that shallow model's.
+class ModelProposer:
+    """Drafts greedily with a model; q and entropy are that model's.
 
     Args:
-        target: causal language model.
-        skip: decoder layers left out.
+        model: causal language model that drafts (`real.drafters`).
+        width: ids the target knows; None: those of the drafter.
     """
 
-    def __init__(self, target: Any, skip: Collection[int]) -> None:
-        self.model = skip_layers(target, tuple(skip))
+    def __init__(self, model: Any, *, width: int | None = None) -> None:
+        self.model, self.width = model, width
 
     def propose(self, text: torch.Tensor, prompt_len: int, lens: torch.Tensor) -> Drafts:
-        runner = BranchRunner(self.model, text, first=prompt_len - 1, slots=SLOT_LIMIT)
+        runner = BranchRunner(self.model, text, first=prompt_len - 1, slots=SLOT_LIMIT, width=self.width)
         return draft_everywhere(runner, _starts(prompt_len, lens), lens)
 
 
@@ -83,6 +91,19 @@ class PromptLookupProposer:
         return drafts
 
 
+def proposer_of(drafter: Drafter) -> Proposer:
+    """What a drafter of the decode loop would propose at every position.
+
+    Raises:
+        ConfigError: a drafter that proposes nothing, or draws its tokens.
+    """
+    if isinstance(drafter, ModelDrafter) and not drafter.samples:
+        return ModelProposer(drafter.model, width=drafter.width)
+    if isinstance(drafter, PromptLookupDrafter):
+        return PromptLookupProposer(max_ngram_len=drafter.max_ngram_len, stop_ids=drafter.stop_ids)
+    raise ConfigError(f"drafter {drafter.name!r}: there is nothing to record; choose one that drafts, and greedily")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RequestRows:
     """The trace rows of one response of n tokens, in flat arrays (N = sum of draft lengths over the n rows).
@@ -109,9 +130,8 @@ class RequestRows:
     mismatches: int
 
 
-@torch.inference_mode()
 def decode_plain(model: Any, prompt: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]) -> list[int]:
-    """Greedy decoding, one token per forward pass: the reference text.
+    """Greedy decoding, one token per forward pass, in the decode loop: the reference text.
 
     Args:
         model: causal language model.
@@ -119,14 +139,9 @@ def decode_plain(model: Any, prompt: torch.Tensor, max_new_tokens: int, stop_ids
         max_new_tokens: longest response.
         stop_ids: end-of-text tokens; the one produced is part of the response.
     """
-    cache = KVCache(len(prompt) + max_new_tokens)
-    logits = forward(model, prompt, cache, keep=1)
-    output: list[int] = []
-    while True:
-        output.append(int(logits[-1].argmax()))
-        if output[-1] in stop_ids or len(output) == max_new_tokens:
-            return output
-        logits = forward(model, prompt.new_tensor(output[-1:]), cache)
+    plain = build("plain", Setting(block_len=1, max_draft_len=1, latency=_ANY_LATENCY))
+    settings = Settings(max_new_tokens=max_new_tokens, stop_ids=tuple(stop_ids))
+    return decode(Target(model), NoDrafter(), OnlineController(plain), prompt, settings).output
 
 
 @torch.inference_mode()

@@ -1,57 +1,82 @@
 """A trace's embedded latency model: measuring it for a recording, and measuring it again for an existing file.
 
-Owns the way from a drafter's settings to what is timed, and the replacement of `latency` in a file's metadata.
-The measurement itself is `real.calibrate`.
+Owns the contexts that are measured at, and the replacement of `latency` in a file's metadata. The measurement itself is
+`real.calibrate`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from real.calibrate import calibrate, lookup_pass, model_pass
-from real.drafters.choose import LAYER_SKIP, DrafterSpec
-from real.drafters.layer_skip import skip_layers
+from real.calibrate import calibrate, misses
+from real.drafters.base import Drafter
+from real.drafters.choose import DrafterSpec
+from real.measure import most_new_tokens
 from real.models import Loaded
+from real.progress import Steps, progress_bar
+from real.session import make_drafter
 from specsim.errors import ConfigError
+from specsim.latency.fit import FitReport
 from specsim.trace import TraceChunk, TraceMeta, read_trace, write_trace
+
+__all__ = ["contexts_of", "measure_again", "measure_latency", "progress_bar", "stored_drafter"]
 
 
 def measure_latency(
-    drafter: DrafterSpec, max_draft_len: int, loaded: Loaded, context: np.ndarray, *, repeats: int, console: Console
-) -> dict[str, Any]:
-    """Latency document of this machine for a target and drafter; `context` int64[ctx_len] tokens are cached."""
-    ids = torch.tensor(context.tolist(), dtype=torch.int64, device=loaded.device)
-    if drafter.name == LAYER_SKIP:
-        draft_pass = model_pass(skip_layers(loaded.model, drafter.skip_layers or ()), ids)
-    else:
-        draft_pass = lookup_pass(ids, max_draft_len, drafter.max_ngram_len or 1)
-    with progress_bar(console) as progress:
-        task = progress.add_task("latency", total=None)
+    loaded: Loaded,
+    drafter: Drafter,
+    contexts: Sequence[torch.Tensor],
+    *,
+    max_draft_len: int,
+    repeats: int,
+    console: Console,
+    seed: int = 0,
+    cache: str = "dynamic",
+) -> FitReport:
+    """Latency of this machine for a target and drafter at contexts int64[ctx_len]; says how it goes and what came out.
+
+    Raises:
+        ConfigError: as from `real.calibrate.calibrate`.
+    """
+    with Steps(console, "calibration, repeat", repeats + 1) as steps:
         report = calibrate(
             loaded,
-            ids,
-            draft_pass,
-            drafter=drafter.name,
+            drafter,
+            contexts,
             max_draft_len=max_draft_len,
             repeats=repeats,
-            tick=lambda: progress.advance(task),
+            seed=seed,
+            cache=cache,
+            tick=steps.done,
         )
-    for warning in report.warnings:
-        console.print(f"latency: {warning}")
-    model = report.model
-    console.print(
-        f"latency: verify(1) {float(model.verify_s(1)) * 1e3:.1f} ms, verify({max_draft_len + 1}) "
-        f"{float(model.verify_s(max_draft_len + 1)) * 1e3:.1f} ms ({report.form}), drafter pass "
-        f"{model.draft_pass_s * 1e3:.2f} ms, overhead {model.overhead_s * 1e6:.0f} us"
-    )
-    return model.to_dict()
+    for line in (*report.warnings, *_lines(report, max_draft_len)):
+        console.print(f"latency: {line}", markup=False, highlight=False, soft_wrap=True)
+    return report
+
+
+def _lines(report: FitReport, max_draft_len: int) -> list[str]:
+    model, details = report.model, report.model.provenance
+    context = int(np.median(details["ctx_len"]))
+    lines = [
+        f"verify(1) {float(model.verify_s(1, context)) * 1e3:.1f} ms, verify({max_draft_len + 1}) "
+        f"{float(model.verify_s(max_draft_len + 1, context)) * 1e3:.1f} ms at {context} tokens of context "
+        f"({report.form}), {model.ctx_s * 1e6:.1f} us per context token",
+        f"drafter pass {model.draft_pass_s * 1e3:.2f} ms, overhead {model.overhead_s * 1e6:.0f} us, of which "
+        f"{details['host_s'] * 1e6:.0f} us on the host and the rest reading ahead after "
+        f"{details['catch_up_share']:.0%} of drafts ({details['catch_up_s'] * 1e3:.1f} ms each); timing itself "
+        f"{details['clock_s'] * 1e6:.1f} us per round",
+    ]
+    return lines + [
+        f"verify({s}) is {fitted_s * 1e3:.1f} ms in the model, {measured_s * 1e3:.1f} ms measured: times that fall "
+        "with length cannot be modelled"
+        for s, measured_s, fitted_s in misses(report)
+    ]
 
 
 def measure_again(path: Path, loaded: Loaded, *, repeats: int, console: Console) -> None:
@@ -62,7 +87,7 @@ def measure_again(path: Path, loaded: Loaded, *, repeats: int, console: Console)
         TraceError: the file is not a valid trace.
     """
     meta, chunk = read_trace(path)
-    drafter = stored_drafter(path, meta)
+    spec = stored_drafter(path, meta)
     if meta.dtype != loaded.dtype or meta.target != loaded.name:
         raise ConfigError(
             f"{path}: recorded with {meta.target} in {meta.dtype}, loaded is {loaded.name} in {loaded.dtype}"
@@ -72,9 +97,12 @@ def measure_again(path: Path, loaded: Loaded, *, repeats: int, console: Console)
     extra = {name: table[name].combine_chunks() for name in table.column_names if name not in known}
     if "token" not in extra or chunk.ctx_len is None:
         raise ConfigError(f"{path}: has no column 'token' or 'ctx_len', so no context can be rebuilt; record it again")
-    context = context_of(np.asarray(extra["token"]), chunk.ctx_len)
-    latency = measure_latency(drafter, meta.max_draft_len, loaded, context, repeats=repeats, console=console)
-    document = {**meta.to_json(), "latency": latency}
+    contexts = contexts_of(np.asarray(extra["token"]), chunk.ctx_len, loaded, meta.max_draft_len)
+    drafter = make_drafter(spec, loaded, max_draft_len=meta.max_draft_len)
+    report = measure_latency(
+        loaded, drafter, contexts, max_draft_len=meta.max_draft_len, repeats=repeats, console=console
+    )
+    document = {**meta.to_json(), "latency": report.model.to_dict()}
     write_trace(path, TraceMeta.from_json(document, path), chunk, extra_columns=extra)
 
 
@@ -84,17 +112,26 @@ def stored_drafter(path: Path, meta: TraceMeta) -> DrafterSpec:
         raise ConfigError(
             f"{path}: was not recorded by real.probe (no target_spec); its latency cannot be measured here"
         )
-    skip, ngram = meta.extra.get("skip_layers"), meta.extra.get("max_ngram_len")
-    return DrafterSpec(name=meta.drafter, skip_layers=tuple(skip) if skip else None, max_ngram_len=ngram)
+    extra = meta.extra
+    skip = extra.get("skip_layers")
+    return DrafterSpec(
+        name=meta.drafter,
+        skip_layers=tuple(skip) if skip else None,
+        max_ngram_len=extra.get("max_ngram_len"),
+        path=extra.get("drafter_path"),
+    )
 
 
-def context_of(tokens: np.ndarray, ctx_len: np.ndarray) -> np.ndarray:
-    """int64 tokens, as many as the median context of the trace: recorded output, repeated when that is too short."""
-    length = max(2, int(np.median(ctx_len)))
-    return np.resize(np.asarray(tokens, dtype=np.int64), length)
+def contexts_of(tokens: np.ndarray, ctx_len: np.ndarray, loaded: Loaded, max_draft_len: int) -> list[torch.Tensor]:
+    """int64 prompts as long as the shortest, the median and the longest context of a trace.
 
-
-def progress_bar(console: Console) -> Progress:
-    """A bar for slow work; leaves nothing behind when the output is not a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=not console.is_terminal)
+    Args:
+        tokens: the trace's output tokens, repeated where a context is longer.
+        ctx_len: of its rows.
+        loaded: the target; its window bounds the lengths.
+        max_draft_len: longest draft that will be measured.
+    """
+    window = getattr(loaded.model.config, "max_position_embeddings", None)
+    most = int(ctx_len.max()) if window is None else max(2, window - most_new_tokens(max_draft_len))
+    lengths = sorted({min(most, max(2, int(value))) for value in (ctx_len.min(), np.median(ctx_len), ctx_len.max())})
+    return [torch.from_numpy(np.resize(tokens, n).astype(np.int64)).to(loaded.device) for n in lengths]

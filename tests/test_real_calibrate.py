@@ -1,82 +1,254 @@
-"""The measurement loop and its fit."""
+"""Calibration: rounds of the decode loop at every length and context, interleaved; the fit; the command."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real.calibrate import Timings, device_name, fit, lengths_up_to, lookup_pass, measure, model_pass  # noqa: E402
-from specsim.errors import ConfigError  # noqa: E402
-from tests.real_tiny import prompt_ids, tiny_llama  # noqa: E402
+from real import calibrate_cli  # noqa: E402
+from real.calibrate import (  # noqa: E402
+    check_machine,
+    clock_cost_s,
+    device_name,
+    draft_costs,
+    fit,
+    machine,
+    misses,
+)
+from real.drafters.base import NoDrafter  # noqa: E402
+from real.drafters.choose import DrafterSpec  # noqa: E402
+from real.drafters.layer_skip import skip_layers  # noqa: E402
+from real.drafters.model import ModelDrafter  # noqa: E402
+from real.drafters.prompt_lookup import PromptLookupDrafter  # noqa: E402
+from real.loop import Settings, decode  # noqa: E402
+from real.measure import PLAIN_ROUNDS, Sample, lengths_up_to, measure, most_new_tokens, samples_of  # noqa: E402
+from real.session import Session  # noqa: E402
+from real.target import Target  # noqa: E402
+from specsim.controllers import Setting, build  # noqa: E402
+from specsim.errors import ConfigError, run_cli  # noqa: E402
+from specsim.latency import LatencyModel, load_latency  # noqa: E402
+from specsim.online import OnlineController  # noqa: E402
+from tests.real_tiny import prompt_ids, tiny_llama, tiny_loaded  # noqa: E402
+
+PASS_S, CATCH_UP_S, HOST_S = 0.2, 0.15, 1e-3
 
 
-def timings(times_s: dict[int, float]) -> Timings:
-    verify = [(s, time_s * factor) for factor in (0.99, 1.0, 1.01) for s, time_s in times_s.items()]
-    return Timings(ctx_len=100, verify=verify, draft_s=[0.5, 0.2, 0.1], commit_s=[1e-4, 3e-4, 2e-4])
+def sample(s: int, time_s: float, **more) -> Sample:
+    values = {"ctx_len": 100, "passes": 2, "reads": 1, "complete": False, "draft_s": 2 * PASS_S, "overhead_s": HOST_S}
+    return Sample(s=s, verify_s=time_s, **{**values, **more})
+
+
+def samples(times_s: dict[int, float], **more) -> list[Sample]:
+    return [sample(s, t * factor, **more) for factor in (0.99, 1.0, 1.01) for s, t in times_s.items()]
 
 
 def test_lengths_hold_both_ends():
-    assert lengths_up_to(24) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 25]
+    assert lengths_up_to(24) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 25]
     assert lengths_up_to(1) == [1, 2]
-    assert lengths_up_to(9) == [1, 2, 3, 4, 6, 8, 10]
+    assert lengths_up_to(8) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_every_repeat_measures_every_length_and_warm_up_is_dropped():
-    target, calls = tiny_llama(), []
-    measured = measure(target, prompt_ids(1), lambda: calls.append(1), max_draft_len=3, repeats=4, draft_passes=2)
-    assert Counter(s for s, _ in measured.verify) == {1: 4, 2: 4, 3: 4, 4: 4}
-    assert len(calls) == 2 * (4 + 2)
-    assert len(measured.draft_s) == 8
-    assert len(measured.commit_s) == 16
-    assert measured.ctx_len == 12
-    assert min(time_s for _, time_s in measured.verify) > 0
-    order = [s for s, _ in measured.verify]
-    assert any(order[start : start + 4] != sorted(order[start : start + 4]) for start in range(0, 16, 4))
+@pytest.mark.parametrize("kind", ["model", "lookup", "none"])
+def test_every_repeat_runs_every_length_at_every_context(kind):
+    model = tiny_llama(seed=3, spread=0.08)
+    drafter = {
+        "model": ModelDrafter(skip_layers(model, (1,)), name="model", max_draft_len=5),
+        "lookup": PromptLookupDrafter(max_draft_len=5),
+        "none": NoDrafter(),
+    }[kind]
+    ticks, contexts = [], [prompt_ids(1, 12), prompt_ids(2, 90)]
+    found = measure(
+        Target(model), drafter, contexts, max_draft_len=5, repeats=3, warmup=2, tick=lambda: ticks.append(1)
+    )
+    assert len(ticks) == 5
+    lengths = {1: 6 * PLAIN_ROUNDS, **dict.fromkeys(range(2, 7), 6)}
+    assert Counter(one.s for one in found) == lengths
+    near = [one for one in found if one.ctx_len < 12 + most_new_tokens(5)]
+    assert Counter(one.s for one in near) == {s: n // 2 for s, n in lengths.items()}
+    assert all(one.verify_s > 0 and one.overhead_s >= 0 for one in found)
+    drafting = [one for one in found if one.s > 1]
+    if kind == "model":
+        assert all(1 <= one.passes <= min(4, one.s - 1) and one.draft_s > 0 for one in drafting)
+    else:
+        assert all(one.passes == (kind == "lookup") for one in drafting)
+    assert all(one.passes == one.draft_s == 0 for one in found if one.s == 1)
+    order = [one.s for one in found]
+    assert any(order[i : i + 8] != sorted(order[i : i + 8]) for i in range(0, len(order), 8))
 
 
-def test_drafter_passes_run():
-    context = torch.cat([prompt_ids(1), prompt_ids(1)])
-    for draft_pass in (model_pass(tiny_llama(), context), lookup_pass(context, 4, 2)):
-        with torch.inference_mode():
-            draft_pass()
-            draft_pass()
+def test_the_drafter_reads_what_the_samples_say(monkeypatch):
+    # The number of tokens fed to the drafter's first pass of every round, against what samples_of derives from the log.
+    model = tiny_llama(seed=3, spread=0.08)
+    drafter = ModelDrafter(skip_layers(model, ()), name="own", max_draft_len=3)
+    fed: list[int] = []
+    propose = drafter.propose
+
+    def watched(count, arm):
+        fed.append(len(drafter._text) - drafter._cache.length)
+        return propose(count, arm)
+
+    monkeypatch.setattr(drafter, "propose", watched)
+    setting = Setting(block_len=1, max_draft_len=3, latency=LatencyModel.affine(c_s=1.0, b_s=1.0))
+    g4 = OnlineController(build("g4:start=0,min=0,max=3", setting))
+    rounds = decode(Target(model), drafter, g4, prompt_ids(3), Settings(max_new_tokens=30)).rounds
+    found = samples_of(rounds)
+    assert [one.reads for one in found if one.passes] == fed
+    assert {one.reads for one in found} > {1, 2}
+    assert [one.complete for one in found] == [0 < r.drafted_len == r.accepted_len for r in rounds]
+
+
+def test_draft_costs_tell_passes_from_catching_up():
+    steady = [sample(3, 1.0) for _ in range(6)]
+    behind = [sample(3, 1.0, reads=2, complete=True, draft_s=2 * PASS_S + CATCH_UP_S) for _ in range(4)]
+    plain = [sample(1, 1.0, passes=0, draft_s=0.0) for _ in range(30)]
+    costs = draft_costs([*steady, *behind, *plain])
+    assert costs.pass_s == PASS_S
+    assert costs.catch_up_s == pytest.approx(CATCH_UP_S)
+    assert costs.catch_up_share == 0.4
+    assert costs.overhead_s == pytest.approx(HOST_S + 0.4 * CATCH_UP_S)
+    nothing = draft_costs(plain)
+    assert (nothing.pass_s, nothing.overhead_s) == (0.0, HOST_S)
 
 
 def test_fit_takes_medians():
-    model = fit(timings({s: 0.06 + 0.002 * s for s in lengths_up_to(24)}), {"device": "test"}).model
+    model = fit(samples({s: 0.06 + 0.002 * s for s in lengths_up_to(24)}), {"device": "test"}).model
     assert float(model.verify_s(9)) == pytest.approx(0.078, rel=1e-6)
-    assert (model.draft_pass_s, model.overhead_s) == (0.2, 2e-4)
-    assert model.provenance["ctx_len"] == 100
+    assert (model.draft_pass_s, model.overhead_s) == (PASS_S, HOST_S)
+    assert model.ctx_s == 0.0
+    assert model.provenance["ctx_len"] == [100.0]
     assert model.provenance["device"] == "test"
     assert "fallback" not in model.provenance
 
 
+def test_context_has_a_term_where_it_shows():
+    times_s = {s: 0.06 + 0.002 * s for s in lengths_up_to(24)}
+    # Within a group of similar contexts the exact length is noise; between groups it counts.
+    near = samples(times_s, ctx_len=101) + samples(times_s, ctx_len=99)
+    far = [replace(one, verify_s=one.verify_s + 400 * 1e-5, ctx_len=500) for one in near]
+    model = fit([*near, *far], {}).model
+    assert model.ctx_s == pytest.approx(1e-5, rel=1e-6)
+    assert float(model.verify_s(9, 500)) == pytest.approx(0.078 + 400 * 1e-5, rel=1e-6)
+    shrinking = [replace(one, verify_s=one.verify_s * 0.99, ctx_len=500) for one in near]
+    model = fit([*near, *shrinking], {}).model
+    assert model.ctx_s == 0.0
+    assert model.provenance["context"].startswith("left out")
+
+
 def test_times_that_do_not_grow_fall_back_to_a_staircase():
     times_s = {1: 0.1, 2: 0.102, 3: 0.099, 4: 0.1, 6: 0.1005, 8: 0.0995, 12: 0.1, 16: 0.0999}
-    model = fit(timings(times_s), {}).model
-    assert model.verify.form in ("step", "affine")
-    if model.verify.form == "step":
-        assert "slope" in model.provenance["fallback"]
+    model = fit(samples(times_s), {}).model
+    assert model.verify.form == "step"
+    assert "slope" in model.provenance["fallback"]
     assert float(model.verify_s(16)) >= float(model.verify_s(1))
 
 
-def test_plain_decoding_is_never_misjudged_by_a_smooth_form():
-    # Measured on a CPU: one token runs other kernels than two or more.
+def test_no_measured_length_is_misjudged_by_a_smooth_form():
+    # Measured on a CPU: one token runs other kernels than two or more, and four are faster than three.
     times_s = {1: 0.056, 2: 0.093, 3: 0.110, 4: 0.080, 6: 0.076, 8: 0.076, 12: 0.082, 16: 0.090, 24: 0.104, 25: 0.109}
-    model = fit(timings(times_s), {}).model
-    assert float(model.verify_s(1)) == pytest.approx(0.056, rel=0.05)
-    assert float(model.verify_s(25)) == pytest.approx(0.109, rel=0.10)
-    assert "verify(1)" in model.provenance["fallback"]
+    report = fit(samples(times_s), {})
+    assert float(report.model.verify_s(1)) == pytest.approx(0.056, rel=0.05)
+    assert float(report.model.verify_s(25)) == pytest.approx(0.109, rel=0.10)
+    assert "misses a measured length" in report.model.provenance["fallback"]
+    assert {s for s, _, _ in misses(report)} >= {3, 6}
+    assert all(abs(fitted / was - 1) > 0.05 for _, was, fitted in misses(report))
 
 
 def test_times_that_fall_are_refused():
     with pytest.raises(ConfigError, match="longer passes were faster"):
-        fit(timings({s: 0.2 - 0.005 * s for s in lengths_up_to(24)}), {})
+        fit(samples({s: 0.2 - 0.005 * s for s in lengths_up_to(24)}), {})
+
+
+def test_a_window_too_short_to_measure_in_is_refused():
+    with pytest.raises(ConfigError, match="window of 30"):
+        measure(Target(tiny_llama(window=30)), NoDrafter(), [prompt_ids(1)], max_draft_len=8, repeats=1)
+
+
+def test_a_calibration_holds_for_one_machine_and_pair():
+    loaded, drafter = tiny_loaded(), PromptLookupDrafter(max_draft_len=4)
+    model = LatencyModel(verify=LatencyModel.affine(c_s=1.0, b_s=1.0).verify, provenance=machine(loaded, drafter))
+    check_machine(model, loaded, drafter, where="x.json")
+    for key, value in (("device", "cpu: other"), ("threads", 99), ("dtype", "bfloat16"), ("drafter", "layer-skip")):
+        other = replace(model, provenance={**model.provenance, key: value})
+        with pytest.raises(ConfigError, match=f"x.json: was calibrated with {key} .*real.calibrate"):
+            check_machine(other, loaded, drafter, where="x.json")
 
 
 def test_the_device_has_a_name():
     assert device_name("cpu").startswith("cpu: ")
     assert len(device_name("cpu")) > len("cpu: ")
+
+
+def test_p32_the_timers_own_cost_is_measured():
+    assert 0 < clock_cost_s("cpu") < 1e-3
+
+
+@pytest.fixture
+def steady(tmp_path, monkeypatch):
+    """The command on a tiny model, its measured times replaced: those of a tiny model on a busy machine are noise."""
+    (tmp_path / "p.jsonl").write_text('{"prompt": "abcabcabd"}\n{"prompt": "hello hello"}\n')
+
+    def session(target, drafter, **options):
+        loaded = tiny_loaded(seed=3, spread=0.08)
+        made = PromptLookupDrafter(max_draft_len=options["max_draft_len"])
+        assert DrafterSpec(name=drafter).name == "prompt-lookup"
+        return Session(loaded=loaded, target=Target(loaded.model), drafter=made, plain=NoDrafter())
+
+    monkeypatch.setattr(calibrate_cli, "open_session", session)
+    measured = []
+
+    def steadied(*args, **options):
+        found = measure(*args, **options)
+        measured.append({len(context) for context in args[2]})
+        return [replace(one, verify_s=1e-3 + 1e-5 * one.s) for one in found]
+
+    monkeypatch.setattr("real.calibrate.measure", steadied)
+    return tmp_path, measured
+
+
+def command(folder, *more: str) -> int:
+    arguments = ["--drafter=prompt-lookup", "--max-draft-len=4", f"--dataset={folder / 'p.jsonl'}", "--repeats=2"]
+    with pytest.raises(SystemExit) as left:
+        run_cli(calibrate_cli.main, [*arguments, f"--out={folder / 'cal.json'}", *more])
+    return left.value.code
+
+
+def test_the_command_writes_a_latency_file(steady, capsys):
+    folder, measured = steady
+    threads = torch.get_num_threads()
+    assert command(folder, "--context=20", "--context=100", f"--threads={threads}") == 0
+    out, err = capsys.readouterr()
+    model = load_latency(folder / "cal.json")
+    assert model == LatencyModel.from_dict(json.loads(out.strip().splitlines()[-1]), where="output")
+    assert measured == [{20, 100}]
+    assert {"device", "threads", "dtype", "target", "drafter", "torch", "created"} <= set(model.provenance)
+    assert float(model.verify_s(3)) == pytest.approx(1.03e-3)
+    assert "calibration, repeat 1/3, about" in err
+    assert "timing itself" in err
+    assert command(folder) == 2
+    assert "--force" in capsys.readouterr().err
+    assert command(folder, "--force", "--context=9999") == 0
+    assert measured[-1] == {256 - most_new_tokens(4)}
+
+
+def test_bad_arguments_of_the_command(steady, capsys):
+    folder, _ = steady
+    for more, message in ((("--context=1",), "2 or more"), (("--max-draft-len=80",), "too short to measure")):
+        assert command(folder, *more) == 2
+        assert message in capsys.readouterr().err
+    assert not (folder / "cal.json").exists()
+
+
+def test_texts_end_as_a_prompt_does(steady):
+    folder, _ = steady
+    loaded = tiny_loaded()
+    texts = calibrate_cli.calibration_texts(loaded, str(folder / "p.jsonl"), (12, 40), seed=1, max_draft_len=4)
+    assert [len(text) for text in texts] == [12, 40]
+    np.testing.assert_array_equal(texts[0], texts[1][-12:])
+    endings = [loaded.tokenizer(text)["input_ids"] for text in ("abcabcabd", "hello hello")]
+    assert any(texts[1].tolist()[-len(ending) :] == ending for ending in endings)

@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from real import calibrate, probe  # noqa: E402
+from real import calibrate, models, probe  # noqa: E402
 from real.data import HUMANEVAL_INSTRUCTION, choose, load_prompts  # noqa: E402
+from real.drafters.choose import parse_drafter  # noqa: E402
+from real.trace_latency import stored_drafter  # noqa: E402
 from specsim.errors import ConfigError, run_cli  # noqa: E402
 from specsim.latency import LatencyModel  # noqa: E402
 from specsim.trace import read_trace  # noqa: E402
-from tests.real_tiny import tiny_loaded  # noqa: E402
+from tests.real_tiny import save_tiny, tiny_loaded  # noqa: E402
 
 
 @pytest.fixture
@@ -62,6 +64,26 @@ def test_the_file_is_a_valid_exact_trace(folder, drafter, block_len):
     assert not (folder / "trace.parquet.work").exists()
 
 
+def test_other_drafters_are_recorded_and_found_again(folder, monkeypatch, capsys):
+    small = save_tiny(folder / "small", layers=2, seed=8)
+    monkeypatch.setattr(probe, "load_target", models.load_target)
+    target = f"--target={save_tiny(folder / 'tiny', seed=3, spread=0.08)}"
+    for number, drafter in enumerate(("early-exit:layers=2", f"model:path={small}")):
+        out = f"{number}.parquet"
+        assert run(folder, target, f"--drafter={drafter}", out=out) == 0
+        meta, rows = read_trace(folder / out)
+        assert meta.exact
+        assert rows.accept_len.sum() > 0
+        spec = stored_drafter(folder / out, meta)
+        assert spec == parse_drafter(drafter, target="tiny", n_layers=3)
+    assert "0.parquet, request 1/3: line-1, 14 tokens" in capsys.readouterr().err
+    narrow = save_tiny(folder / "narrow", layers=2, window=20)
+    assert run(folder, target, f"--drafter=model:path={narrow}", out="2.parquet") == 2
+    assert "exceed the drafter's context window of 20" in capsys.readouterr().err
+    assert run(folder, target, "--drafter=none", out="2.parquet") == 2
+    assert "nothing to record" in capsys.readouterr().err
+
+
 def test_an_interrupted_recording_continues_to_the_same_rows(folder, monkeypatch, capsys):
     assert run(folder, out="whole.parquet") == 0
     calls = []
@@ -94,9 +116,9 @@ def steady_clock(monkeypatch):
     draws = itertools.count(1)
 
     def steady(*args, **options):
-        timings = measure(*args, **options)
+        samples = measure(*args, **options)
         factor = 1.0 + 0.01 * next(draws)
-        return replace(timings, verify=[(s, factor * (1e-3 + 1e-5 * s)) for s, _ in timings.verify])
+        return [replace(sample, verify_s=factor * (1e-3 + 1e-5 * sample.s)) for sample in samples]
 
     measure = calibrate.measure
     monkeypatch.setattr(calibrate, "measure", steady)

@@ -1,0 +1,214 @@
+"""Rounds of the decode loop at chosen lengths and contexts, for calibration.
+
+Owns the way to make `real.loop` run them and the samples that come out. Static controllers of every length take turns,
+one round each, in a new random order in every repeat and at several context lengths, so that all lengths share the
+machine's drifts and no pass profits from caches that only a loop over itself would keep warm. Fits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from real.drafters.base import Drafter
+from real.draws import Draws
+from real.loop import Round, Settings, decode
+from real.target import Target
+from real.verify import Draft, Processor
+from specsim.controllers import Setting, build
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
+from specsim.online import OnlineController
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+PLAIN_ROUNDS = 3
+MOST_PASSES = 4
+# Fixed lengths look at no cost; a latency model is needed only to build a controller.
+_ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One measured round.
+
+    Args:
+        s: token positions the target scored, draft and the last committed token.
+        ctx_len: tokens before the round.
+        passes: drafter passes.
+        reads: tokens the first of them had to read: 1, or more when the drafter was behind the text.
+        complete: whether the drafter's tokens were all accepted.
+        draft_s, verify_s, overhead_s: seconds; the last is what is neither drafting nor verifying.
+    """
+
+    s: int
+    ctx_len: int
+    passes: int
+    reads: int
+    complete: bool
+    draft_s: float
+    verify_s: float
+    overhead_s: float
+
+
+def lengths_up_to(max_draft_len: int) -> list[int]:
+    """Token positions to measure: a spread from 1 to `max_draft_len` + 1, both ends included."""
+    longest = max_draft_len + 1
+    return sorted({s for s in LENGTHS if s < longest} | {longest})
+
+
+def most_new_tokens(max_draft_len: int) -> int:
+    """Tokens that one repeat may add to a context."""
+    lengths = _lengths(max_draft_len)
+    return sum(lengths) + len(lengths) + max_draft_len + 1
+
+
+def _lengths(max_draft_len: int) -> list[int]:
+    """Draft lengths of one repeat; 0, plain decoding, several times: it is the numerator of every speedup."""
+    return [s - 1 for s in lengths_up_to(max_draft_len)] + [0] * (PLAIN_ROUNDS - 1)
+
+
+def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *, block_len: int = 1) -> list[Sample]:
+    """Rounds of one decode as samples.
+
+    Args:
+        rounds: all of them, in order.
+        drafted: tokens of each round that the drafter itself made; default: all.
+        block_len: of the drafter; one that yields more than a token a pass (a look-up) is never behind the text.
+    """
+    found, reads = [], 1
+    for row, own in zip(rounds, drafted or [row.drafted_len for row in rounds], strict=True):
+        found.append(
+            Sample(
+                s=row.submitted_len + 1,
+                ctx_len=row.ctx_len,
+                passes=own if block_len == 1 else row.draft_passes,
+                reads=reads,
+                complete=0 < own <= row.accepted_len,
+                draft_s=row.draft_s,
+                verify_s=row.verify_s,
+                overhead_s=row.overhead_s,
+            )
+        )
+        # The last drafted token was not read yet; without a draft nothing was.
+        if block_len == 1:
+            reads = max(1, row.emitted_len - own + 1) if own else reads + row.emitted_len
+    return found
+
+
+class _Turns(OnlineController):
+    """Static controllers, one round each.
+
+    Args:
+        max_draft_len: the longest of them.
+        block_len: of the drafter.
+    """
+
+    def __init__(self, max_draft_len: int, block_len: int) -> None:
+        setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=_ANY_LATENCY)
+        self._statics = {
+            s - 1: OnlineController(build(f"static:length={s - 1}", setting)) for s in lengths_up_to(max_draft_len)
+        }
+        super().__init__(self._statics[0].controller)
+        self.left: list[int] = []
+        self._now = self._statics[0]
+
+    def over(self, text: list[int]) -> bool:
+        """Whether the round under way is the last one; a stopping criterion of the decode."""
+        return not self.left
+
+    def begin(self, pos: int, ctx_len: int, hint: int = -1) -> tuple[int, int]:
+        self._now = self._statics[self.left.pop()]
+        return self._now.begin(pos, ctx_len, hint)
+
+    def revise(self, q: Any, more: bool) -> tuple[int, int]:
+        return self._now.revise(q, more)
+
+    def update(self, accepted: int, round_s: float) -> None:
+        self._now.update(accepted, round_s)
+
+
+class _Filled:
+    """A drafter whose drafts have the length that was asked for: passes of its own first, then tokens of the prompt.
+
+    Passes of a drafting model take as long as the target's, and a look-up may find nothing; what the target scores does
+    not matter to its time. So a long pass of the target need not wait for a long draft.
+
+    Args:
+        drafter: the one that is measured.
+        max_draft_len: longest draft.
+        rng: chooses how many passes of its own a draft gets.
+    """
+
+    samples = False
+
+    def __init__(self, drafter: Drafter, max_draft_len: int, rng: np.random.Generator) -> None:
+        self._drafter, self._rng = drafter, rng
+        self.name, self.block_len, self.max_draft_len = drafter.name, drafter.block_len, max_draft_len
+        self.own: list[int] = []
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        self._drafter.start(prompt, capacity, draws, processors)
+        self._filler = prompt.repeat(-(-self.max_draft_len // len(prompt)))
+        self.own, self._now = [], 0
+
+    def propose(self, count: int, arm: int) -> Draft:
+        most = count if self._drafter.block_len > 1 else int(self._rng.integers(1, MOST_PASSES + 1))
+        found = self._drafter.propose(min(count, most), arm)
+        self._now, missing = len(found.tokens), count - len(found.tokens)
+        if not missing:
+            return found
+        return found.then(Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._drafter.commit(tokens)
+        self.own.append(self._now)
+        self._now = 0
+
+
+def measure(
+    target: Target,
+    drafter: Drafter,
+    contexts: Sequence[torch.Tensor],
+    *,
+    max_draft_len: int,
+    repeats: int,
+    warmup: int = 1,
+    seed: int = 0,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Sample]:
+    """Time rounds of every length at every context, interleaved.
+
+    Args:
+        target, drafter: as in a decode; a drafter that proposes nothing is measured as costing nothing.
+        contexts: int64[ctx_len] prompts, on the target's device.
+        max_draft_len: lengths go to `max_draft_len` + 1.
+        repeats: measured repeats, after `warmup` dropped ones.
+        seed: of the order.
+        tick: called after every repeat.
+
+    Raises:
+        ConfigError: the target's window is too short for a context and one repeat.
+    """
+    rng = np.random.default_rng(seed)
+    lengths, most_new = _lengths(max_draft_len), most_new_tokens(max_draft_len)
+    for prompt in contexts:
+        if target.window is not None and len(prompt) + most_new > target.window:
+            raise ConfigError(
+                f"a context of {len(prompt)} tokens and up to {most_new} more exceed the target's window of "
+                f"{target.window}; choose a shorter context or a lower --max-draft-len"
+            )
+    turns, filled = _Turns(max_draft_len, drafter.block_len), _Filled(drafter, max_draft_len, rng)
+    settings = Settings(max_new_tokens=most_new, criteria=(turns.over,))
+    samples: list[Sample] = []
+    for repeat in range(warmup + repeats):
+        for place in rng.permutation(len(contexts)).tolist():
+            turns.left = rng.permutation(lengths).tolist()
+            done = decode(target, filled, turns, contexts[place], settings)
+            if repeat >= warmup:
+                samples += samples_of(done.rounds, filled.own, block_len=drafter.block_len)
+        tick()
+    return samples
