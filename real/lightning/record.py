@@ -1,0 +1,179 @@
+"""The recorder: a Lightning callback that keeps every decoded prompt in a run folder, so that nothing is done twice.
+
+Owns when what is written, by which process, and where a run folder lies. A prompt is kept as soon as it is decoded, by
+the process that decoded it; process 0 writes the tables when all are there. A later run with the same settings leaves
+out what is kept, after its controllers were told of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from real.folder import Request, RunFolder
+from real.lightning.data import PromptData
+from real.lightning.module import DecodeModule
+from specsim.errors import ConfigError
+from specsim.paths import replace_file
+
+RUNS, CONFIG, LATENCY = "runs", "config.yaml", "latency.json"
+PACKAGES = ("torch", "transformers", "tokenizers", "lightning", "numpy")
+
+
+class Recorder(Callback):
+    """Keeps a run in a folder (`real.folder`).
+
+    Args:
+        out: the folder; default: one in `runs/` named after the settings, so that other settings get another folder.
+        force: throw away what the folder holds.
+
+    Attributes:
+        folder: the opened folder, once the Trainer has called `setup`.
+        config_text: configuration file to lay beside the results; the command line sets it.
+
+    Raises:
+        ConfigError: in `setup`, when the folder holds a run with other settings or cannot be written; later, when the
+            disk is full. Prompts kept so far stay.
+    """
+
+    def __init__(self, out: str | None = None, force: bool = False) -> None:
+        self.out, self.force = out, force
+        self.folder: RunFolder | None = None
+        self.config_text: str | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        module, data = _ours(trainer, pl_module)
+        settings = settings_of(trainer, module, data)
+        path = Path(self.out) if self.out else default_folder(settings)
+        # One process makes or clears the folder; when it cannot, all of them have to stop.
+        refusal = None
+        if trainer.is_global_zero:
+            try:
+                self._open(path, settings)
+            except ConfigError as error:
+                refusal = str(error).replace("--force", "--record.force true")
+        refusal = trainer.strategy.broadcast(refusal)
+        if refusal is not None:
+            raise ConfigError(refusal)
+        if self.folder is None:
+            self.folder = RunFolder(path, settings, reopen=True)
+        data.kept = self.folder.done()
+
+    def _open(self, path: Path, settings: dict[str, Any]) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be made ({error.strerror}); choose another folder") from error
+        self.folder = RunFolder(path, settings, force=self.force, reopen=True)
+        if self.config_text is not None:
+            with replace_file(path / CONFIG) as temporary:
+                temporary.write_text(self.config_text, encoding="utf-8")
+
+    def kept_by(self, rank: int) -> list[Request]:
+        """Prompts that a process decoded in earlier runs, in order."""
+        assert self.folder is not None
+        return [request for request in self.folder.load() if request.lane == rank]
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        module, _ = _ours(trainer, pl_module)
+        for request in self.kept_by(trainer.global_rank):
+            module.recall(request)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        assert self.folder is not None
+        for request in outputs:
+            self.folder.save(request)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.strategy.barrier("every prompt is kept")
+        module, data = _ours(trainer, pl_module)
+        folder = self.folder
+        assert folder is not None
+        if not trainer.is_global_zero or folder.finished:
+            return
+        missing = len(data.prompts) - len(folder.done())
+        if missing:
+            click.echo(
+                f"{folder.path}: {missing} of {len(data.prompts)} prompts are missing; tables not written", err=True
+            )
+            return
+        self._finish(folder, module)
+
+    # Prediction is recorded like testing.
+    on_predict_start = on_test_start
+    on_predict_batch_end = on_test_batch_end
+    on_predict_end = on_test_end
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, KeyboardInterrupt) and self.folder is not None and trainer.is_global_zero:
+            kept = len(self.folder.done())
+            click.echo(f"{self.folder.path}: {kept} prompts are kept; the same command continues after them", err=True)
+
+    def _finish(self, folder: RunFolder, module: DecodeModule) -> None:
+        assert module.session is not None
+        decode = module.session.loaded.tokenizer.decode
+        requests = list(folder.load())
+        texts = {
+            (request.number, run.controller): decode(run.decoded.output) for request in requests for run in request.runs
+        }
+        with replace_file(folder.path / LATENCY) as temporary:
+            temporary.write_text(json.dumps(module.latency.to_dict(), indent=1) + "\n", encoding="utf-8")
+        folder.finish(
+            requests,
+            texts=texts,
+            results=[result.to_json() for result in module.results],
+            warmup_rounds=sum(len(run.decoded.rounds) for r in requests for run in r.runs if run.warmup),
+            effective=module.description(),
+            software={name: metadata.version(name) for name in PACKAGES},
+        )
+
+
+def settings_of(trainer: Trainer, module: DecodeModule, data: PromptData) -> dict[str, Any]:
+    """What decides the rounds of a run, as JSON values: a run continues only where all of it is the same."""
+    return {
+        **module.choices,
+        "dataset": data.dataset,
+        "requests": len(data.prompts),
+        "prompt_seed": data.seed,
+        "prompts_sha256": data.digest()[:16],
+        "device": trainer.strategy.root_device.type,
+        "processes": trainer.world_size,
+    }
+
+
+def default_folder(settings: dict[str, Any]) -> Path:
+    """`runs/DATASET-TARGET-DIGEST` of a run's settings."""
+    names = [re.sub(r"[^\w.-]+", "-", Path(settings[key]).stem) for key in ("dataset", "target")]
+    return Path(RUNS) / "-".join([*names, run_digest(settings)])
+
+
+def run_digest(settings: dict[str, Any]) -> str:
+    """Eight letters and digits that stand for a run's settings."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def recorder_of(trainer: Trainer) -> Recorder | None:
+    """The Trainer's recorder, when it has one."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, Recorder)), None)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _ours(trainer: Trainer, pl_module: LightningModule) -> tuple[DecodeModule, PromptData]:
+    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(pl_module, DecodeModule) or not isinstance(data, PromptData):
+        raise ConfigError("the recorder records a DecodeModule over PromptData; pass both to the Trainer")
+    return pl_module, data

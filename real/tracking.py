@@ -1,0 +1,225 @@
+"""Weights & Biases: one group of runs per comparison. The only file that imports wandb.
+
+Owns what is logged and under which names, and that a failure of tracking never costs a result. Runs are offline unless
+the user asks for more (`mode`, or the variable WANDB_MODE); everything logged is in the run folder as well.
+
+One run per controller (job type `controller`) with a row per round, and one for the whole (job type `comparison`) with
+the tables and files, all in one group. The x-axis of a controller's curves is its own count of rounds, `round`, which
+goes on over prompts: wandb's step, which counts calls, means nothing here. Under a sweep's agent only the run of the
+whole is opened, as the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from real.folder import Request, Run
+from real.results import Result, best_of
+from specsim.latency import LatencyModel
+from specsim.paths import temporary_beside
+
+ROUND = "round"
+DISABLED = "disabled"
+COLUMNS = (
+    "drafted_len",
+    "submitted_len",
+    "accepted_len",
+    "emitted_len",
+    "draft_s",
+    "verify_s",
+    "overhead_s",
+    "round_s",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking:
+    """How to track.
+
+    Args:
+        mode: online, offline or disabled; None: what WANDB_MODE says, else offline.
+        project, entity, tags: as in `wandb.init`.
+    """
+
+    mode: str | None = None
+    project: str = "specsim"
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def effective_mode(self) -> str:
+        return self.mode or os.environ.get("WANDB_MODE") or "offline"
+
+
+class Tracker:
+    """The tracked runs of one comparison. Every failure is said once, and nothing is tracked from then on.
+
+    Args:
+        tracking: mode, project and so on.
+        folder: where wandb's files go, in `folder/wandb`, unless WANDB_DIR says otherwise.
+        group: names the comparison.
+        controllers: spellings, a run each.
+        config: of every run; JSON values.
+        warn: receives the message of a failure.
+    """
+
+    def __init__(
+        self,
+        tracking: Tracking,
+        *,
+        folder: Path,
+        group: str,
+        controllers: Sequence[str],
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._tracking, self._folder, self._warn = tracking, Path(os.environ.get("WANDB_DIR") or folder), warn
+        self._group, self._config = group, config
+        self._whole: wandb.Run | None = None
+        self._runs: dict[str, wandb.Run] = {}
+        self._counts: dict[str, _Count] = {}
+        self._on = tracking.effective_mode != DISABLED
+        self._try("starting", lambda: self._start(controllers))
+
+    def add(self, request: Request) -> None:
+        """Log the rounds of one prompt's runs; those of warm-ups are left out."""
+        self._try("logging", lambda: self._add(request))
+
+    def finish(
+        self, results: Sequence[Result], latency: LatencyModel | None, files: Mapping[str, Sequence[Path]]
+    ) -> None:
+        """Log what the comparison came to and close every run.
+
+        Args:
+            results: per controller.
+            latency: the model that cost-aware controllers decided by.
+            files: artifacts, by type.
+        """
+        self._try("finishing", lambda: self._finish(results, latency, files))
+        self._close(0 if self._on else 1)
+
+    def abort(self) -> None:
+        """Close every run as failed."""
+        self._close(1)
+
+    def _start(self, controllers: Sequence[str]) -> None:
+        self._check_folder()
+        self._whole = self._open("comparison", "comparison", {})
+        if "WANDB_SWEEP_ID" in os.environ:
+            return
+        for spelling in controllers:
+            run = self._open("controller", spelling, {"controller": spelling})
+            run.define_metric(ROUND)
+            run.define_metric("*", step_metric=ROUND)
+            self._runs[spelling], self._counts[spelling] = run, _Count()
+
+    def _add(self, request: Request) -> None:
+        for run in request.runs:
+            if not run.warmup and run.controller in self._runs:
+                for row in self._counts[run.controller].rows(request.number, run):
+                    self._runs[run.controller].log(row)
+
+    def _finish(
+        self, results: Sequence[Result], latency: LatencyModel | None, files: Mapping[str, Sequence[Path]]
+    ) -> None:
+        assert self._whole is not None
+        self._log_results(self._whole, results)
+        if latency is not None:
+            self._log_latency(self._whole, latency)
+        for kind, paths in files.items():
+            artifact = wandb.Artifact(f"{kind}-{self._group}", type=kind)
+            for path in paths:
+                artifact.add_file(str(path))
+            self._whole.log_artifact(artifact)
+
+    def _open(self, job_type: str, name: str, config: Mapping[str, Any]) -> wandb.Run:
+        return wandb.init(
+            project=self._tracking.project,
+            entity=self._tracking.entity,
+            tags=self._tracking.tags,
+            mode=self._tracking.effective_mode,  # pyright: ignore[reportArgumentType] - wandb checks it
+            dir=str(self._folder),
+            group=self._group,
+            job_type=job_type,
+            name=name,
+            config={**self._config, **config},
+            reinit="create_new",
+            # Provenance is in the config; measuring beside a comparison of times would disturb it.
+            settings=wandb.Settings(
+                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True
+            ),
+        )
+
+    def _log_results(self, whole: wandb.Run, results: Sequence[Result]) -> None:
+        rows = [result.to_json() for result in results]
+        if not rows:
+            return
+        whole.log({"controllers": wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])})
+        for row in rows:
+            values = {key: value for key, value in row.items() if key != "controller" and value is not None}
+            whole.summary.update({f"{row['controller']}/{key}": value for key, value in values.items()})
+            if row["controller"] in self._runs:
+                self._runs[row["controller"]].summary.update(values)
+        best = best_of(results)
+        if best is not None:
+            # What sweeps maximise.
+            whole.summary.update({"best_controller": best.controller, "best_speedup": best.speedup})
+
+    def _log_latency(self, whole: wandb.Run, latency: LatencyModel) -> None:
+        lengths = range(1, 1 + int(self._config.get("max_draft_len", 24)) + 1)
+        rows = [[s, float(latency.verify_s(s))] for s in lengths]
+        whole.log({"latency": wandb.Table(columns=["token positions", "verify_s"], data=rows)})
+        whole.config.update({"latency_model": latency.to_dict()})
+
+    def _check_folder(self) -> None:
+        # wandb itself would move to a temporary folder, where nobody looks.
+        place = self._folder / "wandb"
+        place.mkdir(parents=True, exist_ok=True)
+        temporary_beside(place / "writable").unlink()
+
+    def _close(self, exit_code: int) -> None:
+        self._on = False
+        for run in (*self._runs.values(), self._whole):
+            if run is not None:
+                with suppress(Exception):  # whatever failed has been said
+                    run.finish(exit_code=exit_code)
+        self._whole, self._runs = None, {}
+
+    def _try(self, doing: str, call: Callable[[], None]) -> None:
+        """Do it unless tracking is off; on any failure warn and turn it off."""
+        if not self._on:
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever wandb raises, the results matter more
+            self._on = False
+            reason = " ".join(str(error).split())
+            self._warn(f"W&B: {doing} failed ({reason}); the run goes on without it, its results are kept locally")
+
+
+class _Count:
+    """A controller's rounds so far."""
+
+    def __init__(self) -> None:
+        self.rounds = self.tokens = 0
+        self.seconds = 0.0
+
+    def rows(self, number: int, run: Run) -> Iterator[dict[str, Any]]:
+        for row in run.decoded.rounds:
+            self.rounds += 1
+            self.tokens += row.emitted_len
+            self.seconds += row.round_s
+            yield {
+                ROUND: self.rounds,
+                "request": number,
+                **{name: getattr(row, name) for name in COLUMNS},
+                "tau": self.tokens / self.rounds,
+                "tokens_per_s": self.tokens / self.seconds,
+            }
