@@ -18,22 +18,27 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from rich.console import Console
 
+from real.calibrate_cli import DEFAULT_CONTEXTS, calibration_texts
 from real.data import Prompt, encode, prompt_format
 from real.folder import Request
 from real.interleave import PLAIN, Comparison
 from real.lightning.data import Batch, PromptData
+from real.lightning.zero import from_zero
 from real.loop import Settings
 from real.models import SMOLLM2
 from real.recall import recall
 from real.results import FIELDS, Result, results_of, sums_of
 from real.session import Session, open_session
+from real.trace_latency import measure_latency
 from real.verify import sampling_processors
 from specsim.controllers import parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency
 from specsim.replay import load_plugin
 
+REPEATS = 15
 METRICS = ("speedup", "speedup_mean_of_ratios", "tau", "tokens_per_s", "submitted_len", "acceptance_rate", "different")
 
 
@@ -45,7 +50,8 @@ class DecodeModule(LightningModule):
         drafter: prompt-lookup[:ngram=2], layer-skip[:skip=..|keep=..], early-exit:layers=8, model:path=.. or none.
         controllers: spellings as in `python -m specsim.controllers`; plain decoding is added when it is missing.
         values: numbers for names in braces in `controllers`, as sweeps set them: alpha for libraspec:alpha={alpha}.
-        latency: latency model that cost-aware controllers decide by: a JSON file or preset:NAME; has to be given.
+        latency: latency model that cost-aware controllers decide by: a JSON file (`python -m real.calibrate`) or
+            preset:NAME; when not given, it is measured before the first prompt.
         max_new_tokens: longest output.
         max_draft_len: most tokens drafted in a round.
         temperature: 0 decodes greedily.
@@ -86,12 +92,7 @@ class DecodeModule(LightningModule):
         for plugin in plugins:
             load_plugin(plugin)
         self.controllers = _with_plain(_filled(controllers, values))
-        if latency is None:
-            raise ConfigError(
-                "model.latency is not set: name the latency model that controllers decide by, a JSON file (`python -m "
-                "real.calibrate` measures one on this machine) or preset:NAME"
-            )
-        self.latency: LatencyModel = load_latency(latency)
+        self.latency: LatencyModel | None = None if latency is None else load_latency(latency)
         self.processors = _processors(temperature, top_k, top_p)
         self.greedy = temperature == 0.0
         self.choices: dict[str, Any] = {
@@ -107,7 +108,7 @@ class DecodeModule(LightningModule):
             "dtype": dtype,
             "cache": cache,
             "seed": seed,
-            "latency": _digest(self.latency),
+            "latency": "measured at the start" if self.latency is None else _digest(self.latency),
         }
         # Made here so that a wrong number is refused before anything is loaded.
         self.settings = Settings(
@@ -136,6 +137,9 @@ class DecodeModule(LightningModule):
                 draft_sampling=chosen["draft_sampling"],
                 cache=chosen["cache"],
             )
+        if self.latency is None:
+            session, seed = self.session, chosen["seed"]
+            self.latency = from_zero(self.trainer, lambda: _measured(session, chosen["max_draft_len"], seed))
         built = self.session.controllers(self.controllers, self.latency)
         settings = replace(self.settings, stop_ids=self.session.loaded.stop_ids)
         self.comparison = Comparison(self.session, list(zip(self.controllers, built, strict=True)), settings)
@@ -248,6 +252,19 @@ def _processors(temperature: float, top_k: int, top_p: float) -> list[Any]:
             raise ConfigError("model.top_k and model.top_p need sampling; set model.temperature above 0 or leave them")
         return []
     return sampling_processors(temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+def _measured(session: Session, max_draft_len: int, seed: int) -> LatencyModel:
+    texts = calibration_texts(session.loaded, "open-ended", DEFAULT_CONTEXTS, seed=seed, max_draft_len=max_draft_len)
+    return measure_latency(
+        session.loaded,
+        session.drafter,
+        texts,
+        max_draft_len=max_draft_len,
+        repeats=REPEATS,
+        console=Console(stderr=True),
+        seed=seed,
+    ).model
 
 
 def _digest(latency: LatencyModel) -> str:

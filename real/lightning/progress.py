@@ -6,16 +6,16 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from real.folder import Request
 from real.lightning.data import PromptData
 from real.lightning.module import DecodeModule
+from real.progress import Steps
 from real.results import best_of, results_of, sums_of
 
 
 class ProgressLines(Callback):
-    """Shows how far a run is. With several processes, the lines of all of them and the bar of process 0.
+    """Shows how far a run is; of several processes, the first one shows its own share.
 
     Args:
         console: where; default standard error.
@@ -23,17 +23,14 @@ class ProgressLines(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._bar: Progress | None = None
-        self._seen = self._total = 0
+        self._steps: Steps | None = None
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        self._seen, self._total = 0, len(data.share()) if isinstance(data, PromptData) else 0
-        if self._total and self.console.is_terminal and trainer.is_global_zero:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=self.console)
-            self._bar.start()
-            self._bar.add_task("prompts", total=self._total)
+        if trainer.is_global_zero and isinstance(data, PromptData):
+            what = "prompts" if trainer.world_size == 1 else f"prompts of process 0 of {trainer.world_size}"
+            self._steps = Steps(self.console, what, len(data.share()))
+            self._steps.__enter__()
 
     def on_test_batch_end(
         self,
@@ -45,14 +42,9 @@ class ProgressLines(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         assert isinstance(pl_module, DecodeModule)
-        for request in outputs:
-            self._seen += 1
-            if self._bar is not None:
-                self._bar.advance(self._bar.task_ids[0])
-            elif not self.console.is_terminal:
-                process = f"process {trainer.global_rank}, " if trainer.world_size > 1 else ""
-                text = f"{process}{self._seen}/{self._total} {_line(request, pl_module.controllers)}"
-                self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._steps is not None:
+            for request in outputs:
+                self._steps.done(_line(request, pl_module.controllers))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop()
@@ -66,9 +58,9 @@ class ProgressLines(Callback):
         self._stop()
 
     def _stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._steps is not None:
+            self._steps.__exit__(None, None, None)
+            self._steps = None
 
 
 def _line(request: Request, controllers: list[str]) -> str:

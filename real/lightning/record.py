@@ -20,7 +20,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from real.folder import Request, RunFolder
 from real.lightning.data import PromptData
 from real.lightning.module import DecodeModule
+from real.lightning.zero import from_zero
 from specsim.errors import ConfigError
+from specsim.latency import load_latency, save_latency
 from specsim.paths import replace_file
 
 RUNS, CONFIG, LATENCY = "runs", "config.yaml", "latency.json"
@@ -52,26 +54,24 @@ class Recorder(Callback):
         module, data = _ours(trainer, pl_module)
         settings = settings_of(trainer, module, data)
         path = Path(self.out) if self.out else default_folder(settings)
-        # One process makes or clears the folder; when it cannot, all of them have to stop.
-        refusal = None
-        if trainer.is_global_zero:
-            try:
-                self._open(path, settings)
-            except ConfigError as error:
-                refusal = str(error).replace("--force", "--record.force true")
-        refusal = trainer.strategy.broadcast(refusal)
-        if refusal is not None:
-            raise ConfigError(refusal)
+        # One process makes or clears the folder, before the others look at it.
+        from_zero(trainer, lambda: self._open(path, settings))
         if self.folder is None:
             self.folder = RunFolder(path, settings, reopen=True)
         data.kept = self.folder.done()
+        if module.latency is None and (path / LATENCY).exists():
+            module.latency = load_latency(path / LATENCY)  # measured when the run began
 
     def _open(self, path: Path, settings: dict[str, Any]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = RunFolder(path, settings, force=self.force, reopen=True)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be made ({error.strerror}); choose another folder") from error
-        self.folder = RunFolder(path, settings, force=self.force, reopen=True)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("--force", "--record.force true")) from error
+        if self.force:
+            (path / LATENCY).unlink(missing_ok=True)
         if self.config_text is not None:
             with replace_file(path / CONFIG) as temporary:
                 temporary.write_text(self.config_text, encoding="utf-8")
@@ -83,6 +83,10 @@ class Recorder(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, _ = _ours(trainer, pl_module)
+        assert self.folder is not None
+        assert module.latency is not None
+        if trainer.is_global_zero:
+            save_latency(self.folder.path / LATENCY, module.latency)
         for request in self.kept_by(trainer.global_rank):
             module.recall(request)
 
@@ -131,8 +135,6 @@ class Recorder(Callback):
         texts = {
             (request.number, run.controller): decode(run.decoded.output) for request in requests for run in request.runs
         }
-        with replace_file(folder.path / LATENCY) as temporary:
-            temporary.write_text(json.dumps(module.latency.to_dict(), indent=1) + "\n", encoding="utf-8")
         folder.finish(
             requests,
             texts=texts,
