@@ -221,7 +221,7 @@ def settings_of(
         max_new_tokens=max(1, min(ends, default=config.max_length) - held),
         stop_ids=stop_ids_of(criteria),
         sample=bool(config.do_sample),
-        processors=[_for_row(processor, row, config) for processor in processors],
+        processors=[_for_row(processor, row) for processor in processors],
         criteria=[_criterion(criterion, row) for criterion in others],
         seed=seed,
     )
@@ -253,12 +253,12 @@ def _criterion(criterion: Any, row: Row) -> Criterion:
     return ended
 
 
-def _for_row(processor: Any, row: Row, config: GenerationConfig) -> Processor:
+def _for_row(processor: Any, row: Row) -> Processor:
     if isinstance(processor, _ROWWISE):
         return processor
     if isinstance(processor, PrefixConstrainedLogitsProcessor):
-        batch_id = row.number // max(1, config.num_return_sequences or 1)
-        constraint = _Constraint(processor._prefix_allowed_tokens_fn, batch_id)
+        # How many rows of a batch share a number there is the library's decision, which differs between versions.
+        constraint = _Constraint(processor._prefix_allowed_tokens_fn, row.number // processor._num_beams)
         processor = PrefixConstrainedLogitsProcessor(constraint, 1)
         return _in_batch(processor, row.pads, 1) if len(row.pads) else processor
     if row.batch == 1 and not len(row.pads):

@@ -157,7 +157,7 @@ def run(
 # --- all of it at once ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6 * settings.default.max_examples)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(
     seed=st.integers(0, 40),
     prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6),
