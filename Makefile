@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-.PHONY: replay test test-slow lint models bench clean
+.PHONY: replay test test-slow lint models bench gpu clean
 
 replay: $(STAMP)
 	$(BIN)/python -m specsim.replay traces/*.parquet
@@ -23,6 +23,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+gpu: $(STAMP)
+	$(BIN)/python -m real.gpu $(if $(OUT),--out $(OUT))
 
 models: $(STAMP)
 	$(BIN)/python -m real.models fetch

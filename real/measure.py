@@ -85,7 +85,8 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
             Sample(
                 s=row.submitted_len + 1,
                 ctx_len=row.ctx_len,
-                passes=own if block_len == 1 else row.draft_passes,
+                # A look-up that finds nothing is no pass to the simulator.
+                passes=own if block_len == 1 else row.draft_passes * (own > 0),
                 reads=reads,
                 complete=0 < own <= row.accepted_len,
                 draft_s=row.draft_s,

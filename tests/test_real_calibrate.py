@@ -76,7 +76,8 @@ def test_every_repeat_runs_every_length_at_every_context(kind):
     if kind == "model":
         assert all(1 <= one.passes <= min(4, one.s - 1) and one.draft_s > 0 for one in drafting)
     else:
-        assert all(one.passes == (kind == "lookup") for one in drafting)
+        # The contexts are random, so that a look-up often finds nothing; that is no pass.
+        assert {one.passes for one in drafting} == ({0, 1} if kind == "lookup" else {0})
     assert all(one.passes == one.draft_s == 0 for one in found if one.s == 1)
     order = [one.s for one in found]
     assert any(order[i : i + 8] != sorted(order[i : i + 8]) for i in range(0, len(order), 8))

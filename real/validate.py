@@ -1,0 +1,249 @@
+"""`python -m real.validate`: how far the simulator's prediction is from the clock.
+
+Owns the command line and the order of work. In one folder:
+
+    OUT/trace.parquet       what the drafter would propose at every position, recorded apart from the run
+    OUT/calibration.json    costs of this machine, measured before the run
+    OUT/run.json, requests/, rounds.parquet, outputs.jsonl    the run (`real.folder`)
+    OUT/results.json        measured and predicted speedup of every controller
+
+The first two are made once and never changed: the prediction knows nothing of the run. The run decodes every prompt
+with every controller, in an order drawn anew for each prompt, plain decoding included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from rich.console import Console
+
+from real import probe
+from real.compare import Row, counted, in_sample_model, measured, predicted, verdict, warmup_rounds
+from real.data import choose, encode, load_prompts
+from real.drafters.choose import parse_drafter
+from real.folder import RUN, Request, RunFolder
+from real.interleave import PLAIN
+from real.loop import Settings
+from real.models import DEVICES, DTYPES, SMOLLM2
+from real.neartie import exact_twin, explain
+from real.session import open_session
+from real.shadow import shadow_run
+from real.validate_report import print_report
+from real.validation import CALIBRATION, TRACE, Work, frozen_calibration, frozen_trace, run_prompts
+from specsim.controllers import Controller
+from specsim.errors import ConfigError, run_cli
+from specsim.latency import LatencyModel
+from specsim.paths import replace_file
+from specsim.schema import MAX_DRAFT_LEN
+
+RESULTS = "results.json"
+SCHEMA = "specsim.validation/1"
+REPORT_WIDTH = 140
+
+
+def differences(work: Work, requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """Outputs that are not plain decoding's, each located and explained."""
+    found: list[dict[str, Any]] = []
+    exact = None
+    for request in requests:
+        plain = counted(request, PLAIN).decoded.output
+        for spelling in work.spellings:
+            output = counted(request, spelling).decoded.output
+            if output == plain:
+                continue
+            model = work.session.loaded.model
+            exact = exact if exact is not None else exact_twin(model)
+            difference = explain(model, exact, work.encoded[request.number].tolist(), plain, output)
+            assert difference is not None
+            found.append(
+                {
+                    "request": request.number,
+                    "id": request.id,
+                    "controller": spelling,
+                    "place": difference.place,
+                    "near_tie": difference.near_tie,
+                    "text": str(difference),
+                }
+            )
+    return found
+
+
+def evaluate(
+    work: Work, controllers: Sequence[Controller], requests: Sequence[Request], trace: Path, latency: LatencyModel
+) -> dict[str, Any]:
+    """The document of results.json."""
+    seed, block_len = work.settings.seed, work.session.drafter.block_len
+    ahead = predicted(trace, latency, controllers, seed=seed)
+    own_model = in_sample_model(requests, block_len=block_len)
+    own = [None] * len(controllers) if own_model is None else predicted(trace, own_model, controllers, seed=seed)
+    rows = []
+    for spelling, controller, seen, now, after in zip(
+        work.spellings, controllers, measured(requests, work.spellings, seed=seed), ahead, own, strict=True
+    ):
+        difference = shadow_run(
+            controller, spelling, requests, block_len=block_len, max_draft_len=work.max_draft_len, seed=seed
+        )
+        rows.append(
+            Row(
+                controller=spelling,
+                measured=seen,
+                predicted=now["speedup"],
+                in_sample=None if after is None else after["speedup"],
+                shadow=None if difference is None else str(difference),
+            )
+        )
+    judged = verdict(rows)
+    return {
+        "schema": SCHEMA,
+        "config": work.folder.config,
+        "results": [row.to_json() for row in rows],
+        "verdict": None if judged is None else {**asdict(judged), "holds": judged.holds},
+        "differences": differences(work, requests),
+        "other_texts_in_trace": _other_texts(trace, requests),
+        "warmup_rounds": warmup_rounds(requests),
+        "plain_pass": _plain_pass(requests, latency),
+    }
+
+
+def _other_texts(trace: Path, requests: Sequence[Request]) -> int:
+    """Prompts whose recorded text is not the run's plain text (in float32 there should be none)."""
+    table = pq.read_table(trace, columns=["request", "token"])
+    number, token = table["request"].to_numpy(), table["token"].to_numpy()
+    return sum(token[number == r.number].tolist() != counted(r, PLAIN).decoded.output for r in requests)
+
+
+def _plain_pass(requests: Sequence[Request], latency: LatencyModel) -> dict[str, float]:
+    """Seconds of plain decoding's pass, calibrated and in the run: how far the machine has drifted."""
+    rounds = [row for request in requests for row in counted(request, PLAIN).decoded.rounds]
+    context = float(np.median([row.ctx_len for row in rounds]))
+    return {
+        "calibrated_s": float(latency.verify_s(1, context)),
+        "run_s": float(np.median([row.verify_s for row in rounds])),
+    }
+
+
+def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None], *, force: bool) -> Work:
+    """Load models and prompts, check everything a user may have got wrong, and claim the folder.
+
+    Args:
+        options: of the command line.
+        out: the folder.
+        frozen: given files by option; a continued run must be given the same.
+        force: replace what the folder holds.
+
+    Raises:
+        ConfigError: anything unknown, missing or incompatible.
+    """
+    spellings = [PLAIN, *(name for name in options["controllers"] if name != PLAIN)]
+    if len(set(spellings)) < len(spellings):
+        raise ConfigError(f"--controllers {', '.join(spellings[1:])}: one is given twice; name each once")
+    prompts = choose(load_prompts(options["dataset"]), options["requests"], options["seed"])
+    named = {key: options[key] for key in ("dtype", "device", "max_draft_len")}
+    session = open_session(options["target"], options["drafter"], **named)
+    # Built again with the calibration; a misspelt one should not wait for it.
+    session.controllers(spellings, LatencyModel.affine(c_s=0.001, b_s=0.05))
+    spec = parse_drafter(
+        options["drafter"], target=options["target"], n_layers=session.loaded.model.config.num_hidden_layers
+    )
+    limits = {key: options[key] for key in ("dataset", "requests", "max_new_tokens", "max_draft_len", "dtype", "seed")}
+    config = {
+        **{key: options[key] for key in ("target", "drafter", *limits, "repeats")},
+        "controllers": spellings,
+        "device": session.loaded.device,
+        "threads": torch.get_num_threads(),
+        "prompts": [prompt.id for prompt in prompts],
+        **{key: None if path is None else _digest(key, path) for key, path in frozen.items()},
+    }
+    if force and (out / RUN).exists():
+        _clear(out, keep=[path.resolve() for path in frozen.values() if path is not None])
+    return Work(
+        session=session,
+        spec=spec,
+        settings=Settings(
+            max_new_tokens=options["max_new_tokens"], stop_ids=session.loaded.stop_ids, seed=options["seed"]
+        ),
+        recording=probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits),
+        prompts=prompts,
+        encoded=[encode(session.loaded.tokenizer, prompt).to(session.loaded.device) for prompt in prompts],
+        spellings=spellings,
+        folder=RunFolder(out, config, force=force),
+        console=Console(stderr=True),
+    )
+
+
+def _clear(out: Path, keep: Sequence[Path]) -> None:
+    for name in (TRACE, CALIBRATION, RESULTS):
+        if (out / name).resolve() not in keep:
+            (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / f"{TRACE}.work", ignore_errors=True)
+
+
+def _digest(option: str, path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--{option} {path}: cannot be read ({error.strerror})") from error
+
+
+@click.command()
+@click.option("--target", default=SMOLLM2, show_default=True, help=f"{SMOLLM2}, a local folder or a hub id.")
+@click.option("--drafter", default="layer-skip", show_default=True, help="As for python -m real.probe.")
+@click.option("--controllers", multiple=True, required=True, help="One spelling each time; plain is always there.")
+@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended or a JSONL file.")
+@click.option("--requests", default=10, show_default=True, help="Prompts, drawn by seed.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--max-draft-len", type=click.IntRange(2, MAX_DRAFT_LEN), default=10, show_default=True)
+@click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
+@click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
+@click.option("--threads", type=click.IntRange(1), help="CPU threads of torch.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Prompts, order, controllers.")
+@click.option("--repeats", type=click.IntRange(2), default=15, show_default=True, help="Of the calibration.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to make.")
+@click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False), help="Latency file of this machine.")
+@click.option("--trace", type=click.Path(path_type=Path, dir_okay=False), help="Trace of the same prompts.")
+@click.option("--force", is_flag=True, help="Replace the run in --out.")
+def main(
+    *, out: Path, calibration: Path | None, trace: Path | None, force: bool, threads: int | None, **options: Any
+) -> int:
+    """Run controllers for real, replay the same prompts in the simulator, and compare the speedups.
+
+    An interrupted run (exit status 130) continues when the same command is given again. Exit status 1: outputs differ
+    from plain decoding's other than by a near tie below float32, or a replayed decision differs from the run's; the
+    folder is complete then too.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    work = open_work(options, out, {"calibration": calibration, "trace": trace}, force=force)
+    try:
+        frozen = frozen_trace(work, trace)
+        latency = frozen_calibration(work, calibration, options["repeats"])
+        controllers = work.session.controllers(work.spellings, latency)
+        requests = run_prompts(work, controllers)
+    except KeyboardInterrupt:
+        work.console.print("interrupted; what is finished is kept, the same command continues")
+        raise
+    document = evaluate(work, controllers, requests, frozen, latency)
+    with replace_file(out / RESULTS) as temporary:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False), encoding="utf-8")
+    decode = work.session.loaded.tokenizer.decode
+    texts = {(r.number, name): decode(counted(r, name).decoded.output) for r in requests for name in work.spellings}
+    work.folder.finish(requests, texts=texts)
+    print_report(document, Console(width=None if sys.stdout.isatty() else REPORT_WIDTH))
+    click.echo(json.dumps({"out": str(out), "verdict": document["verdict"]}))
+    lossless = all(d["near_tie"] and options["dtype"] != "float32" for d in document["differences"])
+    return int(not lossless or any(row["shadow"] is not None for row in document["results"]))
+
+
+if __name__ == "__main__":
+    run_cli(main, prog_name="python -m real.validate")

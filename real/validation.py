@@ -1,0 +1,201 @@
+"""The work of a validation: its frozen inputs and its run, in one folder that can be continued.
+
+Owns what is made once and kept (trace, calibration) and the interleaved run. What comes of them is `real.compare`, the
+command is `real.validate`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from real import probe
+from real.calibrate import check_machine
+from real.calibrate_cli import calibration_texts
+from real.compare import counted
+from real.data import Prompt
+from real.drafters.choose import DrafterSpec
+from real.folder import Request, RunFolder
+from real.interleave import PLAIN, Comparison
+from real.loop import Settings
+from real.progress import Steps
+from real.session import Session
+from real.shadow import shadow
+from real.trace_latency import measure_latency
+from specsim.controllers import Controller
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel, load_latency, save_latency
+from specsim.paths import replace_file
+from specsim.reader import open_trace
+
+TRACE, CALIBRATION = "trace.parquet", "calibration.json"
+CALIBRATION_TEXT = "open-ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is validated, loaded.
+
+    Args:
+        session: target and drafter.
+        spec: of the drafter.
+        settings: of every decode.
+        recording: what a trace of this run is a recording of.
+        prompts, encoded: as chosen, and as token ids.
+        spellings: controllers, plain decoding first.
+        folder: of the run.
+        console: for progress.
+    """
+
+    session: Session
+    spec: DrafterSpec
+    settings: Settings
+    recording: probe.Settings
+    prompts: list[Prompt]
+    encoded: list[torch.Tensor]
+    spellings: list[str]
+    folder: RunFolder
+    console: Console
+
+    @property
+    def max_draft_len(self) -> int:
+        """Longest draft."""
+        return self.recording.max_draft_len
+
+
+def frozen_trace(work: Work, given: Path | None) -> Path:
+    """The trace the prediction is made from: the given one, one recorded earlier into the folder, or a new one.
+
+    Raises:
+        ConfigError: the given one is of other prompts, models or limits.
+    """
+    path = work.folder.path / TRACE
+    if given is not None and not path.exists():
+        check_trace(given, work)
+        with replace_file(path) as temporary:
+            shutil.copyfile(given, temporary)
+    if not path.exists():
+        rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
+        work.console.print(probe.save(path, work.recording, work.session.loaded, rows, None), soft_wrap=True)
+    check_trace(path, work)
+    return path
+
+
+def check_trace(path: Path, work: Work) -> None:
+    """Refuse a trace of anything else than this run's prompts, models and limits.
+
+    Raises:
+        ConfigError: the first setting that differs.
+        TraceError: not a trace.
+    """
+    with open_trace(path) as reader:
+        meta = reader.meta
+    recording = work.recording
+    here = {
+        "target": (meta.target, work.session.loaded.name),
+        "drafter": (meta.drafter, work.spec.name),
+        "skip_layers": (_list(meta.extra.get("skip_layers")), _list(work.spec.skip_layers)),
+        "max_ngram_len": (meta.extra.get("max_ngram_len"), work.spec.max_ngram_len),
+        "drafter_path": (meta.extra.get("drafter_path"), work.spec.path),
+        "dtype": (meta.dtype, recording.dtype),
+        "max_draft_len": (meta.max_draft_len, recording.max_draft_len),
+        "max_new_tokens": (meta.extra.get("max_new_tokens"), recording.max_new_tokens),
+        "prompts": (meta.extra.get("prompt_ids"), [prompt.id for prompt in work.prompts]),
+    }
+    for key, (found, wanted) in here.items():
+        if found != wanted:
+            raise ConfigError(
+                f"{path}: its {key} is {found!r}, this run's {wanted!r}; record one with python -m real.probe "
+                "and the same options, or leave --trace out"
+            )
+
+
+def _list(layers: Sequence[int] | None) -> list[int] | None:
+    return None if layers is None else list(layers)
+
+
+def frozen_calibration(work: Work, given: Path | None, repeats: int) -> LatencyModel:
+    """The latency model the prediction is made with, made like the trace; given or old ones must be of this machine.
+
+    Raises:
+        ConfigError: of another machine, precision or pair of models; or measurements that admit no model.
+    """
+    path = work.folder.path / CALIBRATION
+    if not path.exists():
+        if given is not None:
+            model = load_latency(given)
+            check_machine(model, work.session.loaded, work.session.drafter, where=str(given))
+        else:
+            model = _calibrate(work, repeats)
+        save_latency(path, model)
+    model = load_latency(path)
+    check_machine(model, work.session.loaded, work.session.drafter, where=str(path))
+    return model
+
+
+def _calibrate(work: Work, repeats: int) -> LatencyModel:
+    # As long as the run's contexts; the text is another one unless those prompts themselves are validated.
+    lengths = [len(ids) for ids in work.encoded]
+    new = work.settings.max_new_tokens
+    contexts = (min(lengths), int(np.median(lengths)) + new // 2, max(lengths) + new)
+    texts = calibration_texts(
+        work.session.loaded,
+        CALIBRATION_TEXT,
+        [max(2, length) for length in contexts],
+        seed=work.settings.seed,
+        max_draft_len=work.max_draft_len,
+    )
+    return measure_latency(
+        work.session.loaded,
+        work.session.drafter,
+        texts,
+        max_draft_len=work.max_draft_len,
+        repeats=repeats,
+        console=work.console,
+        seed=work.settings.seed,
+    ).model
+
+
+def run_prompts(work: Work, controllers: Sequence[Controller]) -> list[Request]:
+    """Decode every prompt that the folder does not hold yet with every controller; all of them in order."""
+    comparison = Comparison(work.session, list(zip(work.spellings, controllers, strict=True)), work.settings)
+    kept = {request.number: request for request in work.folder.load()}
+    _remember(comparison, [kept[number] for number in sorted(kept)], work)
+    warmup = () if len(kept) == len(work.prompts) else comparison.warm_up(work.encoded[0])
+    with Steps(work.console, "prompt", len(work.prompts), before=len(kept)) as steps:
+        for number, (prompt, ids) in enumerate(zip(work.prompts, work.encoded, strict=True)):
+            if number in kept:
+                continue
+            done = comparison.run(number, prompt.id, ids)
+            seconds = sum(run.decoded.decode_s for run in done.runs)
+            tokens = len(counted(done, PLAIN).decoded.output)
+            kept[number] = replace(done, runs=(*warmup, *done.runs))
+            work.folder.save(kept[number])
+            warmup = ()
+            steps.done(f"{prompt.id}, {tokens} tokens, {len(controllers)} controllers in {seconds:.1f} s")
+    return [kept[number] for number in sorted(kept)]
+
+
+def _remember(comparison: Comparison, kept: Sequence[Request], work: Work) -> None:
+    """Give controllers that learn over prompts what they had learned from the kept ones."""
+    for spelling, lane in comparison.lanes.items():
+        decoded = [(request.number, counted(request, spelling).decoded.rounds) for request in kept]
+        difference = shadow(
+            lane.controller,
+            decoded,
+            block_len=work.session.drafter.block_len,
+            max_draft_len=work.max_draft_len,
+            seed=work.settings.seed,
+            state=lane._state,  # replayed in place
+        )
+        if difference is not None:
+            raise ConfigError(
+                f"{work.folder.path}: {spelling} cannot go on where it stopped ({difference}); the code or the kept "
+                "prompts changed since, start again with --force"
+            )
