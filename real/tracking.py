@@ -27,6 +27,7 @@ from specsim.paths import temporary_beside
 
 ROUND = "round"
 DISABLED = "disabled"
+SWEEP = "WANDB_SWEEP_ID"
 COLUMNS = (
     "drafted_len",
     "submitted_len",
@@ -44,7 +45,7 @@ class Tracking:
     """How to track.
 
     Args:
-        mode: online, offline or disabled; None: what WANDB_MODE says, else offline.
+        mode: online, offline or disabled; None: what WANDB_MODE says, else offline, but online under a sweep's agent.
         project, entity, tags: as in `wandb.init`.
     """
 
@@ -55,7 +56,8 @@ class Tracking:
 
     @property
     def effective_mode(self) -> str:
-        return self.mode or os.environ.get("WANDB_MODE") or "offline"
+        # A sweep's agent waits for what its runs report; whoever starts one wants them online.
+        return self.mode or os.environ.get("WANDB_MODE") or ("online" if SWEEP in os.environ else "offline")
 
 
 class Tracker:
@@ -112,7 +114,7 @@ class Tracker:
     def _start(self, controllers: Sequence[str]) -> None:
         self._check_folder()
         self._whole = self._open("comparison", "comparison", {})
-        if "WANDB_SWEEP_ID" in os.environ:
+        if SWEEP in os.environ:
             return
         for spelling in controllers:
             run = self._open("controller", spelling, {"controller": spelling})

@@ -6,6 +6,7 @@ part in the times that are measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class WandbTracker(Callback):
             self._tracker = Tracker(
                 self.tracking,
                 folder=folder.path,
-                group=f"{folder.path.name}-{run_digest(folder.config)}",
+                group=re.sub(r"[^\w.-]+", "-", f"{folder.path.name}-{run_digest(folder.config)}"),
                 controllers=pl_module.controllers,
                 config={**folder.config, **origin},
                 warn=lambda text: click.echo(text, err=True),
