@@ -25,8 +25,8 @@ from real.folder import Request, RunFolder
 from real.interleave import PLAIN, Comparison
 from real.loop import Settings
 from real.progress import Steps
+from real.recall import recall
 from real.session import Session
-from real.shadow import shadow
 from real.trace_latency import measure_latency
 from specsim.controllers import Controller
 from specsim.errors import ConfigError
@@ -166,7 +166,8 @@ def run_prompts(work: Work, controllers: Sequence[Controller]) -> list[Request]:
     """Decode every prompt that the folder does not hold yet with every controller; all of them in order."""
     comparison = Comparison(work.session, list(zip(work.spellings, controllers, strict=True)), work.settings)
     kept = {request.number: request for request in work.folder.load()}
-    _remember(comparison, [kept[number] for number in sorted(kept)], work)
+    for number in sorted(kept):
+        recall(comparison, kept[number])
     warmup = () if len(kept) == len(work.prompts) else comparison.warm_up(work.encoded[0])
     with Steps(work.console, "prompt", len(work.prompts), before=len(kept)) as steps:
         for number, (prompt, ids) in enumerate(zip(work.prompts, work.encoded, strict=True)):
@@ -180,22 +181,3 @@ def run_prompts(work: Work, controllers: Sequence[Controller]) -> list[Request]:
             warmup = ()
             steps.done(f"{prompt.id}, {tokens} tokens, {len(controllers)} controllers in {seconds:.1f} s")
     return [kept[number] for number in sorted(kept)]
-
-
-def _remember(comparison: Comparison, kept: Sequence[Request], work: Work) -> None:
-    """Give controllers that learn over prompts what they had learned from the kept ones."""
-    for spelling, lane in comparison.lanes.items():
-        decoded = [(request.number, counted(request, spelling).decoded.rounds) for request in kept]
-        difference = shadow(
-            lane.controller,
-            decoded,
-            block_len=work.session.drafter.block_len,
-            max_draft_len=work.max_draft_len,
-            seed=work.settings.seed,
-            state=lane._state,  # replayed in place
-        )
-        if difference is not None:
-            raise ConfigError(
-                f"{work.folder.path}: {spelling} cannot go on where it stopped ({difference}); the code or the kept "
-                "prompts changed since, start again with --force"
-            )

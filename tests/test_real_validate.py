@@ -340,12 +340,12 @@ def test_prompts_that_were_changed_are_not_continued(tiny, tmp_path, monkeypatch
     assert run(tiny, out) == 130
     file = out / "requests" / "00001.json"
     document = json.loads(file.read_text())
-    changed = next(one for one in document["runs"] if one["controller"] == "static:length=2")
+    changed = next(one for one in document["runs"] if one["controller"] == "lambda")
     changed["rounds"]["submitted_len"][0] += 1
     file.write_text(json.dumps(document))
     capsys.readouterr()
     assert run(tiny, out) == 2
-    assert "static:length=2 cannot go on where it stopped (request 1, round 0: submitted_len" in capsys.readouterr().err
+    assert "lambda cannot go on where it stopped (request 1, round 0: submitted_len" in capsys.readouterr().err
 
 
 def test_frozen_inputs_can_be_given(tiny, finished, tmp_path, capsys):
