@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from real.drafters.model import ModelDrafter
 from real.draws import ACCEPT_STREAM, DRAFT_STREAM, TOKEN_STREAM
 from real.loop import Decoded, Settings, decode
 from real.target import Target
@@ -165,6 +166,12 @@ def fixed_model(law: Sequence[float]) -> Scripted:
     with np.errstate(divide="ignore"):
         logs = np.log(np.array(law, np.float64))
     return Scripted(len(law), lambda context: logs)
+
+
+class InBlocks(ModelDrafter):
+    """Drafts two tokens a pass, so that what is drafted and what is submitted differ for every controller."""
+
+    block_len = 2
 
 
 class Sampling(NamedTuple):

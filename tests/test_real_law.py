@@ -25,6 +25,7 @@ from specsim.online import OnlineController  # noqa: E402
 from specsim.rng import uniform_stream  # noqa: E402
 from tests.real_law import (  # noqa: E402
     EXACT,
+    InBlocks,
     Law,
     Sampling,
     branches,
@@ -39,12 +40,6 @@ from tests.real_law import (  # noqa: E402
 )
 from tests.real_tiny import tiny_llama  # noqa: E402
 from tests.worlds import ALL  # noqa: E402
-
-
-class InBlocks(ModelDrafter):
-    """Drafts two tokens a pass, so that what is drafted and what is submitted differ for every controller."""
-
-    block_len = 2
 
 
 def second_model(kind: type[ModelDrafter], sampling: str) -> Callable[[Target, int], ModelDrafter]:
