@@ -12,6 +12,7 @@ whole is opened, as the agent's.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ class Tracker:
 
     def _start(self, controllers: Sequence[str]) -> None:
         self._check_folder()
-        self._whole = self._open("comparison", "comparison", {})
+        # A sweep's agent, or the user, may have chosen this run's id; all others need ids of their own.
+        self._whole = self._open("comparison", "comparison", {}, id=os.environ.get("WANDB_RUN_ID"))
         if SWEEP in os.environ:
             return
         for spelling in controllers:
@@ -141,8 +143,9 @@ class Tracker:
                 artifact.add_file(str(path))
             self._whole.log_artifact(artifact)
 
-    def _open(self, job_type: str, name: str, config: Mapping[str, Any]) -> wandb.Run:
+    def _open(self, job_type: str, name: str, config: Mapping[str, Any], *, id: str | None = None) -> wandb.Run:
         return wandb.init(
+            id=id or secrets.token_hex(4),
             project=self._tracking.project,
             entity=self._tracking.entity,
             tags=self._tracking.tags,
