@@ -3,9 +3,9 @@
 Owns the fit of measured rounds (`real.measure`) and what it holds for; the command is in `real.calibrate_cli`, the
 forms and their choice in `specsim.latency.fit`.
 
-A drafting model that reads its own drafts has to read two tokens instead of one after a draft that was accepted to its
-end. The latency format has no cost of its own for that: its mean over rounds is part of `overhead_s`, and the
-provenance says how much of it (`catch_up_s` times `catch_up_share`).
+A drafting model has to read two tokens instead of one after a draft that was accepted to its end. The latency format
+has no cost of its own for that. Its mean over drafts (`catch_up_s` times `catch_up_share` in the provenance) is part of
+verify(s) for s > 1, the verification that causes it: rounds without a draft do not pay for it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class DraftCosts:
     host_s: float
 
     @property
-    def overhead_s(self) -> float:
-        """Per round, over drafter passes and the target's pass."""
-        return self.host_s + self.catch_up_share * self.catch_up_s
+    def per_draft_s(self) -> float:
+        """Mean cost of catching up per verified draft."""
+        return self.catch_up_share * self.catch_up_s
 
 
 def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
@@ -90,18 +90,17 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
         "rounds_measured": len(samples),
         "catch_up_s": costs.catch_up_s,
         "catch_up_share": costs.catch_up_share,
-        "host_s": costs.host_s,
-        "overhead": "host_s + catch_up_share * catch_up_s (real.calibrate)",
+        "verify": "passes of the target; for s > 1 with catch_up_share * catch_up_s (real.calibrate)",
     }
     ctx_len = _grouped(np.array([sample.ctx_len for sample in samples], np.float64))
     measured = Measurements(
         s=np.array([sample.s for sample in samples], np.float64),
-        time_s=np.array([sample.verify_s for sample in samples], np.float64),
+        time_s=np.array([one.verify_s + (costs.per_draft_s if one.s > 1 else 0.0) for one in samples], np.float64),
         ctx_len=ctx_len,
         where="calibration",
     )
     details["ctx_len"] = sorted(set(ctx_len.round(1).tolist()))
-    options: dict[str, Any] = {"draft_pass_s": costs.pass_s, "overhead_s": costs.overhead_s, "provenance": details}
+    options: dict[str, Any] = {"draft_pass_s": costs.pass_s, "overhead_s": costs.host_s, "provenance": details}
     try:
         return _fit(measured, options)
     except ConfigError as error:

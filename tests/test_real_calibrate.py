@@ -112,9 +112,20 @@ def test_draft_costs_tell_passes_from_catching_up():
     assert costs.pass_s == PASS_S
     assert costs.catch_up_s == pytest.approx(CATCH_UP_S)
     assert costs.catch_up_share == 0.4
-    assert costs.overhead_s == pytest.approx(HOST_S + 0.4 * CATCH_UP_S)
+    assert (costs.host_s, costs.per_draft_s) == (HOST_S, pytest.approx(0.4 * CATCH_UP_S))
     nothing = draft_costs(plain)
-    assert (nothing.pass_s, nothing.overhead_s) == (0.0, HOST_S)
+    assert (nothing.pass_s, nothing.host_s, nothing.per_draft_s) == (0.0, HOST_S, 0.0)
+
+
+def test_catching_up_is_paid_by_rounds_with_a_draft():
+    steady = samples({s: 0.06 + 0.002 * s for s in lengths_up_to(8)})
+    behind = [replace(one, reads=2, complete=True, draft_s=2 * PASS_S + CATCH_UP_S) for one in steady if one.s > 1]
+    model = fit([*steady, *(one for one in steady if one.s > 1), *behind], {}).model
+    share = len(behind) / (len(steady) + 2 * len(behind))  # of all rounds here, each of which has passes
+    assert model.provenance["catch_up_share"] == pytest.approx(share)
+    assert float(model.verify_s(1)) == pytest.approx(0.062, rel=1e-6)
+    assert float(model.verify_s(5)) == pytest.approx(0.070 + share * CATCH_UP_S, rel=1e-6)
+    assert (model.draft_pass_s, model.overhead_s) == (PASS_S, HOST_S)
 
 
 def test_fit_takes_medians():
@@ -230,7 +241,7 @@ def test_the_command_writes_a_latency_file(steady, capsys):
     assert {"device", "threads", "dtype", "target", "drafter", "torch", "created"} <= set(model.provenance)
     assert float(model.verify_s(3)) == pytest.approx(1.03e-3)
     assert "calibration, repeat 1/3, about" in err
-    assert "timing itself" in err
+    assert "timing it" in err
     assert command(folder) == 2
     assert "--force" in capsys.readouterr().err
     assert command(folder, "--force", "--context=9999") == 0
