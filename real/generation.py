@@ -131,7 +131,7 @@ class Speculative:
         """
         call = library_call(model)
         streamer = streamer if streamer is not None else call.get("streamer")
-        target = Target(model, cache=cache_kind(generation_config.cache_implementation))
+        target = Target(model, cache=cache_kind(generation_config.cache_implementation), merge_prompt=True)
         check_call(generation_config, logits_processor, model_kwargs, call)
         if input_ids.device.type != target.device.type:
             raise ConfigError(f"input_ids are on {input_ids.device}, the model on {target.device}; move them there")
@@ -199,7 +199,9 @@ class Speculative:
         loaded = Loaded(
             model=model, tokenizer=None, name=name, stop_ids=stop_ids, device=target.device.type, dtype=dtype
         )
-        return make_drafter(spec, loaded, max_draft_len=self.max_draft_len, draft_sampling=self.draft_sampling)
+        return make_drafter(
+            spec, loaded, max_draft_len=self.max_draft_len, draft_sampling=self.draft_sampling, merge_prompt=True
+        )
 
     def _model_drafter(self, target: Target, other: Any, tokenizer: Any, config: GenerationConfig) -> ModelDrafter:
         check_model(other)
@@ -214,6 +216,7 @@ class Speculative:
             max_draft_len=self.max_draft_len,
             sampling=self.draft_sampling,
             width=logits_width(target.model),
+            merge_prompt=True,
         )
         note_settings(drafter.name, getattr(other, "generation_config", None), config)
         return drafter

@@ -84,8 +84,10 @@ def open_session(
     return Session(loaded=loaded, target=Target(loaded.model, cache=cache), drafter=made, plain=NoDrafter())
 
 
-def make_drafter(spec: DrafterSpec, loaded: Loaded, *, max_draft_len: int, draft_sampling: str = "greedy") -> Drafter:
-    """The drafter of a specification for a loaded target.
+def make_drafter(
+    spec: DrafterSpec, loaded: Loaded, *, max_draft_len: int, draft_sampling: str = "greedy", merge_prompt: bool = False
+) -> Drafter:
+    """The drafter of a specification for a loaded target; `merge_prompt` as in `real.drafters.model`.
 
     Raises:
         ConfigError: a drafting model that cannot be loaded or does not fit the target.
@@ -105,5 +107,10 @@ def make_drafter(spec: DrafterSpec, loaded: Loaded, *, max_draft_len: int, draft
     else:
         model, name = skip_layers(loaded.model, spec.skip_layers or ()), spec.name
     return ModelDrafter(
-        model, name=name, max_draft_len=max_draft_len, sampling=draft_sampling, width=logits_width(loaded.model)
+        model,
+        name=name,
+        max_draft_len=max_draft_len,
+        sampling=draft_sampling,
+        width=logits_width(loaded.model),
+        merge_prompt=merge_prompt,
     )
