@@ -66,7 +66,7 @@ def record(
     """
     prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
     encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
-    _check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
+    check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
     work = WorkDir(out, _config(settings, prompts), restart=restart)
     proposer = proposer_of(drafter)
     kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
@@ -146,9 +146,14 @@ def trace_meta(
     )
 
 
-def _check_windows(
+def check_windows(
     loaded: Loaded, drafter: Drafter, prompts: Sequence[Prompt], encoded: Sequence[torch.Tensor], max_new: int
 ) -> None:
+    """Refuse prompts (int64[P] each) that with `max_new` new tokens exceed the target's or the drafter's window.
+
+    Raises:
+        ConfigError: the first that does.
+    """
     windows = {
         "target": getattr(loaded.model.config, "max_position_embeddings", None),
         "drafter": getattr(drafter, "window", None),

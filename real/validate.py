@@ -29,6 +29,7 @@ import torch
 from rich.console import Console
 
 from real import probe
+from real.calibrate import check_machine
 from real.compare import Row, counted, in_sample_model, measured, predicted, verdict, warmup_rounds
 from real.data import choose, encode, load_prompts
 from real.drafters.choose import parse_drafter
@@ -37,13 +38,14 @@ from real.interleave import PLAIN
 from real.loop import Settings
 from real.models import DEVICES, DTYPES, SMOLLM2
 from real.neartie import exact_twin, explain
+from real.record import proposer_of
 from real.session import open_session
 from real.shadow import shadow_run
 from real.validate_report import print_report
-from real.validation import CALIBRATION, TRACE, Work, frozen_calibration, frozen_trace, run_prompts
+from real.validation import CALIBRATION, TRACE, Work, check_trace, frozen_calibration, frozen_trace, run_prompts
 from specsim.controllers import Controller
 from specsim.errors import ConfigError, run_cli
-from specsim.latency import LatencyModel
+from specsim.latency import LatencyModel, load_latency
 from specsim.paths import replace_file
 from specsim.schema import MAX_DRAFT_LEN
 
@@ -157,25 +159,33 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
         options["drafter"], target=options["target"], n_layers=session.loaded.model.config.num_hidden_layers
     )
     limits = {key: options[key] for key in ("dataset", "requests", "max_new_tokens", "max_draft_len", "dtype", "seed")}
+    encoded = [encode(session.loaded.tokenizer, prompt).to(session.loaded.device) for prompt in prompts]
+    recording = probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits)
+    # All that can be refused is, before there is a folder.
+    proposer_of(session.drafter)
+    probe.check_windows(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
+    digests = {key: None if path is None else _digest(key, path) for key, path in frozen.items()}
+    if (given := frozen["trace"]) is not None:
+        check_trace(given, session.loaded, recording, prompts)
+    if (given := frozen["calibration"]) is not None:
+        check_machine(load_latency(given), session.loaded, session.drafter, where=str(given))
     config = {
         **{key: options[key] for key in ("target", "drafter", *limits, "repeats")},
         "controllers": spellings,
         "device": session.loaded.device,
         "threads": torch.get_num_threads(),
         "prompts": [prompt.id for prompt in prompts],
-        **{key: None if path is None else _digest(key, path) for key, path in frozen.items()},
+        **digests,
     }
     if force and (out / RUN).exists():
         _clear(out, keep=[path.resolve() for path in frozen.values() if path is not None])
+    stop_ids = session.loaded.stop_ids
     return Work(
         session=session,
-        spec=spec,
-        settings=Settings(
-            max_new_tokens=options["max_new_tokens"], stop_ids=session.loaded.stop_ids, seed=options["seed"]
-        ),
-        recording=probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits),
+        settings=Settings(max_new_tokens=options["max_new_tokens"], stop_ids=stop_ids, seed=options["seed"]),
+        recording=recording,
         prompts=prompts,
-        encoded=[encode(session.loaded.tokenizer, prompt).to(session.loaded.device) for prompt in prompts],
+        encoded=encoded,
         spellings=spellings,
         folder=RunFolder(out, config, force=force),
         console=Console(stderr=True),

@@ -20,10 +20,10 @@ from real.calibrate import check_machine
 from real.calibrate_cli import calibration_texts
 from real.compare import counted
 from real.data import Prompt
-from real.drafters.choose import DrafterSpec
 from real.folder import Request, RunFolder
 from real.interleave import PLAIN, Comparison
 from real.loop import Settings
+from real.models import Loaded
 from real.progress import Steps
 from real.recall import recall
 from real.session import Session
@@ -44,7 +44,6 @@ class Work:
 
     Args:
         session: target and drafter.
-        spec: of the drafter.
         settings: of every decode.
         recording: what a trace of this run is a recording of.
         prompts, encoded: as chosen, and as token ids.
@@ -54,7 +53,6 @@ class Work:
     """
 
     session: Session
-    spec: DrafterSpec
     settings: Settings
     recording: probe.Settings
     prompts: list[Prompt]
@@ -77,18 +75,23 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
     """
     path = work.folder.path / TRACE
     if given is not None and not path.exists():
-        check_trace(given, work)
         with replace_file(path) as temporary:
             shutil.copyfile(given, temporary)
     if not path.exists():
         rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
         work.console.print(probe.save(path, work.recording, work.session.loaded, rows, None), soft_wrap=True)
-    check_trace(path, work)
+    check_trace(path, work.session.loaded, work.recording, work.prompts)
     return path
 
 
-def check_trace(path: Path, work: Work) -> None:
+def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:
     """Refuse a trace of anything else than this run's prompts, models and limits.
+
+    Args:
+        path: the trace.
+        loaded: the target.
+        recording: what the trace has to be a recording of.
+        prompts: of the run.
 
     Raises:
         ConfigError: the first setting that differs.
@@ -96,17 +99,17 @@ def check_trace(path: Path, work: Work) -> None:
     """
     with open_trace(path) as reader:
         meta = reader.meta
-    recording = work.recording
+    spec = recording.drafter
     here = {
-        "target": (meta.target, work.session.loaded.name),
-        "drafter": (meta.drafter, work.spec.name),
-        "skip_layers": (_list(meta.extra.get("skip_layers")), _list(work.spec.skip_layers)),
-        "max_ngram_len": (meta.extra.get("max_ngram_len"), work.spec.max_ngram_len),
-        "drafter_path": (meta.extra.get("drafter_path"), work.spec.path),
+        "target": (meta.target, loaded.name),
+        "drafter": (meta.drafter, spec.name),
+        "skip_layers": (_list(meta.extra.get("skip_layers")), _list(spec.skip_layers)),
+        "max_ngram_len": (meta.extra.get("max_ngram_len"), spec.max_ngram_len),
+        "drafter_path": (meta.extra.get("drafter_path"), spec.path),
         "dtype": (meta.dtype, recording.dtype),
         "max_draft_len": (meta.max_draft_len, recording.max_draft_len),
         "max_new_tokens": (meta.extra.get("max_new_tokens"), recording.max_new_tokens),
-        "prompts": (meta.extra.get("prompt_ids"), [prompt.id for prompt in work.prompts]),
+        "prompts": (meta.extra.get("prompt_ids"), [prompt.id for prompt in prompts]),
     }
     for key, (found, wanted) in here.items():
         if found != wanted:

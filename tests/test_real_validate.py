@@ -366,6 +366,7 @@ def test_frozen_inputs_can_be_given(tiny, finished, tmp_path, capsys):
     for number, (option, message) in enumerate(refusals.items()):
         assert run(tiny, tmp_path / f"r{number}", given[0] if "cal" in option else given[1], option) == 2
         assert message in capsys.readouterr().err
+        assert not (tmp_path / f"r{number}").exists()
     for option, key in (("--max-new-tokens=9", "max_new_tokens"), ("--requests=2", "prompts"), ("--seed=5", None)):
         status = run(tiny, tmp_path / f"t{option}", *given, option)
         assert status == (0 if key is None else 2)
@@ -376,9 +377,9 @@ HIDDEN = {"rounds": 0}
 
 
 def wavering_begin(params, state, lane, pos, ctx_len, u, hint):
-    """Drafts one token more in every second round, by a count that is not in its state."""
+    """Drafts 1 to 3 tokens by a count that is not in its state."""
     HIDDEN["rounds"] += 1
-    return -1, 1 + HIDDEN["rounds"] % 2
+    return -1, int(np.random.default_rng(HIDDEN["rounds"]).integers(1, 4))
 
 
 def whole_revise(params, state, lane, q, drafted, more):
@@ -462,6 +463,8 @@ def test_below_float32_near_ties_are_counted_and_anything_else_is_an_error(tiny,
         (("--dataset=nothing",), ("g4",), "path of a JSONL file"),
         (("--requests=9",), ("g4",), "has 3 prompts"),
         (("--calibration=nothing.json",), ("g4",), "--calibration nothing.json: cannot be read"),
+        (("--drafter=none",), ("plain",), "nothing to record"),
+        (("--max-new-tokens=250",), ("g4",), "context window of 256"),
     ],
 )
 def test_bad_arguments_leave_nothing_behind(tiny, tmp_path, changes, controllers, message, capsys):
