@@ -156,8 +156,8 @@ class Checked(Target):
         rejections: rounds compared that followed a rejection.
     """
 
-    def __init__(self, model: Any, *, cache: str = "dynamic", tolerance: float = 1e-4) -> None:
-        super().__init__(model, cache=cache)
+    def __init__(self, model: Any, *, tolerance: float = 1e-4, **options: Any) -> None:
+        super().__init__(model, **options)
         self.tolerance = tolerance
 
     def start(self, prompt: torch.Tensor, capacity: int) -> None:
