@@ -4,8 +4,9 @@ Owns the fit of measured rounds (`real.measure`) and what it holds for; the comm
 forms and their choice in `specsim.latency.fit`.
 
 A drafting model has to read two tokens instead of one after a draft that was accepted to its end. The latency format
-has no cost of its own for that. Its mean over drafts (`catch_up_s` times `catch_up_share` in the provenance) is part of
-verify(s) for s > 1, the verification that causes it: rounds without a draft do not pay for it.
+has no cost of its own for that. Its expectation is part of verify(s) for s > 1, the verification that causes it:
+`catch_up_s` times the chance that s - 1 tokens are all accepted, `acceptance` to the power s - 1 (both are in the
+provenance). Rounds without a draft do not pay for it.
 """
 
 from __future__ import annotations
@@ -43,19 +44,18 @@ class DraftCosts:
     Args:
         pass_s: one drafter pass that reads one token.
         catch_up_s: what a pass that reads two costs more.
-        catch_up_share: share of drafts accepted to their end, after which the next pass reads two.
+        acceptance: chance that a drafted token is accepted when all before it were.
         host_s: loop, controller and bookkeeping per round.
     """
 
     pass_s: float
     catch_up_s: float
-    catch_up_share: float
+    acceptance: float
     host_s: float
 
-    @property
-    def per_draft_s(self) -> float:
-        """Mean cost of catching up per verified draft."""
-        return self.catch_up_share * self.catch_up_s
+    def after_verifying_s(self, s: int) -> float:
+        """Expected cost of catching up after a pass over s token positions: all of s - 1 drafted tokens accepted."""
+        return self.catch_up_s * self.acceptance ** (s - 1) if s > 1 else 0.0
 
 
 def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
@@ -65,10 +65,12 @@ def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
     steady = steady or [sample.draft_s / sample.passes for sample in drafting]
     pass_s = float(np.median(steady)) if steady else 0.0
     behind = [sample.draft_s - sample.passes * pass_s for sample in drafting if sample.reads == 2]
+    accepted = sum(sample.accepted for sample in drafting)
+    refused = sum(sample.accepted < sample.own for sample in drafting)
     return DraftCosts(
         pass_s=pass_s,
         catch_up_s=max(0.0, float(np.median(behind))) if behind else 0.0,
-        catch_up_share=float(np.mean([sample.complete for sample in drafting])) if behind else 0.0,
+        acceptance=accepted / (accepted + refused) if behind else 0.0,
         host_s=float(np.median([sample.overhead_s for sample in samples])),
     )
 
@@ -89,13 +91,13 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
         **provenance,
         "rounds_measured": len(samples),
         "catch_up_s": costs.catch_up_s,
-        "catch_up_share": costs.catch_up_share,
-        "verify": "passes of the target; for s > 1 with catch_up_share * catch_up_s (real.calibrate)",
+        "acceptance": costs.acceptance,
+        "verify": "passes of the target; for s > 1 with catch_up_s * acceptance^(s - 1) (real.calibrate)",
     }
     ctx_len = _grouped(np.array([sample.ctx_len for sample in samples], np.float64))
     measured = Measurements(
         s=np.array([sample.s for sample in samples], np.float64),
-        time_s=np.array([one.verify_s + (costs.per_draft_s if one.s > 1 else 0.0) for one in samples], np.float64),
+        time_s=np.array([one.verify_s + costs.after_verifying_s(one.s) for one in samples], np.float64),
         ctx_len=ctx_len,
         where="calibration",
     )

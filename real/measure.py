@@ -40,7 +40,7 @@ class Sample:
         ctx_len: tokens before the round.
         passes: drafter passes.
         reads: tokens the first of them had to read: 1, or more when the drafter was behind the text.
-        complete: whether the drafter's tokens were all accepted.
+        own, accepted: tokens of the drafter's own in the draft, and how many of them were accepted.
         draft_s, verify_s, overhead_s: seconds; the last is what is neither drafting nor verifying.
     """
 
@@ -48,7 +48,8 @@ class Sample:
     ctx_len: int
     passes: int
     reads: int
-    complete: bool
+    own: int
+    accepted: int
     draft_s: float
     verify_s: float
     overhead_s: float
@@ -88,7 +89,8 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
                 # A look-up that finds nothing is no pass to the simulator.
                 passes=own if block_len == 1 else row.draft_passes * (own > 0),
                 reads=reads,
-                complete=0 < own <= row.accepted_len,
+                own=own,
+                accepted=min(own, row.accepted_len),
                 draft_s=row.draft_s,
                 verify_s=row.verify_s,
                 overhead_s=row.overhead_s,
