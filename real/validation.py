@@ -79,7 +79,8 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
             shutil.copyfile(given, temporary)
     if not path.exists():
         rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
-        work.console.print(probe.save(path, work.recording, work.session.loaded, rows, None), soft_wrap=True)
+        line = probe.save(path, work.recording, work.session.loaded, rows, None)
+        work.console.print(line, markup=False, highlight=False, soft_wrap=True)
     check_trace(path, work.session.loaded, work.recording, work.prompts)
     return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from rich.console import Console  # noqa: E402
 
 from real import calibrate_cli  # noqa: E402
 from real.calibrate import (  # noqa: E402
@@ -28,6 +31,7 @@ from real.drafters.model import ModelDrafter  # noqa: E402
 from real.drafters.prompt_lookup import PromptLookupDrafter  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
 from real.measure import PLAIN_ROUNDS, Sample, lengths_up_to, measure, most_new_tokens, samples_of  # noqa: E402
+from real.progress import Steps  # noqa: E402
 from real.session import Session  # noqa: E402
 from real.target import Target  # noqa: E402
 from specsim.controllers import Setting, build  # noqa: E402
@@ -259,6 +263,26 @@ def test_the_command_writes_a_latency_file(steady, capsys):
     assert "--force" in capsys.readouterr().err
     assert command(folder, "--force", "--context=9999") == 0
     assert measured[-1] == {256 - most_new_tokens(4)}
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere():
+    for terminal in (True, False):
+        text = io.StringIO()
+        with Steps(Console(file=text, force_terminal=terminal, width=90), "prompt", 4, before=1) as steps:
+            steps.done("first [b]one[/b]")
+            steps.done()
+            steps.done()
+        lines = text.getvalue()
+        if terminal:
+            assert "4/4" in lines
+            assert "first" not in lines
+        else:
+            assert [line.partition(",")[0] for line in lines.splitlines()] == [
+                "prompt 2/4: first [b]one[/b]",
+                "prompt 3/4",
+                "prompt 4/4",
+            ]
+            assert lines.count("about 0 s left") == 2
 
 
 def test_bad_arguments_of_the_command(steady, capsys):
