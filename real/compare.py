@@ -1,11 +1,8 @@
 """Measured against predicted: the numbers of a validation, from a run's rounds and from a replay.
 
-    speedup        = sum of plain decoding's seconds / sum of the controller's seconds, over prompts, for the same
-                     number of output tokens (token ids counted by the same loop; the prompt's own pass is not in it)
-    mean of ratios = mean over prompts of each prompt's own speedup
-    error          = predicted speedup / measured speedup - 1
+    error = predicted speedup / measured speedup - 1
 
-Owns these formulas, the interval and the verdict. Warm-up runs never count. Knows nothing about models or folders.
+Owns this formula, the interval and the verdict; what was measured is by `real.results`. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from real.calibrate import fit
 from real.folder import Request, Run
 from real.interleave import PLAIN
 from real.measure import samples_of
+from real.results import FIELDS, results_of, sums_of
 from specsim.controllers import Controller
 from specsim.engine import replay
 from specsim.errors import ConfigError
@@ -45,7 +43,7 @@ class Measured:
         tokens, rounds: counts over all prompts.
         tau: tokens per round, the target's own token included.
         decode_s: seconds of all rounds.
-        speedup, mean_of_ratios: see the module's text.
+        speedup, mean_of_ratios: as in `real.results`.
         ci95: 95 % interval of the speedup, paired bootstrap over prompts; None with one prompt.
     """
 
@@ -121,11 +119,6 @@ def counted(request: Request, spelling: str) -> Run:
     return next(run for run in request.runs if run.controller == spelling and not run.warmup)
 
 
-def warmup_rounds(requests: Sequence[Request]) -> int:
-    """Rounds that are in the log and in no result."""
-    return sum(len(run.decoded.rounds) for request in requests for run in request.runs if run.warmup)
-
-
 def measured(requests: Sequence[Request], spellings: Sequence[str], *, seed: int) -> list[Measured]:
     """What the run says about every controller, in their order.
 
@@ -134,23 +127,21 @@ def measured(requests: Sequence[Request], spellings: Sequence[str], *, seed: int
         spellings: the controllers.
         seed: of the bootstrap.
     """
-    plain = [counted(request, PLAIN).decoded for request in requests]
+    sums = np.array([sums_of(request, spellings) for request in requests])
     found = []
-    for spelling in spellings:
-        decoded = [counted(request, spelling).decoded for request in requests]
-        # Plain decoding's time for as many tokens: the lengths differ only where rounding led to another text.
-        plain_s = np.array([p.decode_s * len(d.output) / len(p.output) for p, d in zip(plain, decoded, strict=True)])
-        time_s = np.array([d.decode_s for d in decoded])
+    for place, result in enumerate(results_of(sums.sum(axis=0), spellings)):
+        plain_s, time_s = (sums[:, place, FIELDS.index(field)] for field in ("plain_s", "decode_s"))
         low, high = bootstrap_ratios(plain_s, [time_s], seed)[0]
-        tokens, rounds = sum(len(d.output) for d in decoded), sum(len(d.rounds) for d in decoded)
+        assert result.speedup is not None
+        assert result.speedup_mean_of_ratios is not None
         found.append(
             Measured(
-                tokens=tokens,
-                rounds=rounds,
-                tau=tokens / rounds,
-                decode_s=float(time_s.sum()),
-                speedup=float(plain_s.sum() / time_s.sum()),
-                mean_of_ratios=float((plain_s / time_s).mean()),
+                tokens=result.tokens,
+                rounds=result.rounds,
+                tau=result.tau,
+                decode_s=result.decode_s,
+                speedup=result.speedup,
+                mean_of_ratios=result.speedup_mean_of_ratios,
                 ci95=None if low is None or high is None else (low, high),
             )
         )

@@ -1,10 +1,12 @@
 """What a comparison of controllers comes to: sums over prompts that can be added over processes, and ratios of them.
 
-Owns the formulas. Warm-up runs never count. Time is that of the rounds; the prompt's own pass is not in it.
+Owns the formulas, for every command. Warm-up runs never count. Time is that of the rounds; the prompt's own pass is not
+in it. Tokens are ids that the same loop counted, for plain decoding too.
 
     tau      = tokens / rounds, the target's own token of every round included (plain decoding: 1)
     tokens/s = tokens / seconds of all rounds
-    speedup  = tokens/s over that of plain decoding: a ratio of sums
+    speedup  = sum of plain decoding's seconds / sum of the controller's seconds, over prompts, for as many tokens
+               (plain decoding's seconds on a prompt are scaled to the controller's tokens where lengths differ)
     mean of ratios = mean over prompts of each prompt's own speedup
 """
 
@@ -23,7 +25,7 @@ from real.interleave import PLAIN
 
 FIELDS = (
     *("prompts", "tokens", "rounds", "drafted", "submitted", "accepted", "decode_s", "draft_s", "verify_s"),
-    *("ratios", "different"),
+    *("plain_s", "ratios", "different"),
 )
 Sums = npt.NDArray[np.float64]
 
@@ -65,6 +67,11 @@ class Result:
         return asdict(self)
 
 
+def warmup_rounds(requests: Sequence[Request]) -> int:
+    """Rounds that are in the log and in no result."""
+    return sum(len(run.decoded.rounds) for request in requests for run in request.runs if run.warmup)
+
+
 def sums_of(request: Request, controllers: Sequence[str]) -> Sums:
     """Sums of one prompt: float64[controllers, FIELDS], which may be added over prompts and processes."""
     runs = {run.controller: run for run in request.runs if not run.warmup}
@@ -73,10 +80,10 @@ def sums_of(request: Request, controllers: Sequence[str]) -> Sums:
 
 def _row(run: Run, plain: Run | None) -> list[float]:
     decoded, rounds = run.decoded, run.decoded.rounds
-    ratio = different = 0.0
+    plain_s = different = 0.0
     if plain is not None:
         other = plain.decoded
-        ratio = (len(decoded.output) / decoded.decode_s) / (len(other.output) / other.decode_s)
+        plain_s = other.decode_s * len(decoded.output) / len(other.output)
         different = float(decoded.output != other.output)
     return [
         1.0,
@@ -88,7 +95,8 @@ def _row(run: Run, plain: Run | None) -> list[float]:
         decoded.decode_s,
         sum(row.draft_s for row in rounds),
         sum(row.verify_s for row in rounds),
-        ratio,
+        plain_s,
+        plain_s / decoded.decode_s,
         different,
     ]
 
@@ -103,28 +111,26 @@ def results_of(sums: Sums, controllers: Sequence[str]) -> list[Result]:
     rows = {name: dict(zip(FIELDS, row.tolist(), strict=True)) for name, row in zip(controllers, sums, strict=True)}
     if not all(row["prompts"] for row in rows.values()):
         return []
-    plain = rows.get(PLAIN)
-    plain_rate = plain["tokens"] / plain["decode_s"] if plain else None
-    return [_result(name, row, plain_rate) for name, row in rows.items()]
+    return [_result(name, row) for name, row in rows.items()]
 
 
-def _result(name: str, row: dict[str, float], plain_rate: float | None) -> Result:
-    rate = row["tokens"] / row["decode_s"]
+def _result(name: str, row: dict[str, float]) -> Result:
+    compared = row["plain_s"] > 0
     return Result(
         controller=name,
         prompts=int(row["prompts"]),
         tokens=int(row["tokens"]),
         rounds=int(row["rounds"]),
         tau=row["tokens"] / row["rounds"],
-        tokens_per_s=rate,
-        speedup=None if plain_rate is None else rate / plain_rate,
-        speedup_mean_of_ratios=None if plain_rate is None else row["ratios"] / row["prompts"],
+        tokens_per_s=row["tokens"] / row["decode_s"],
+        speedup=row["plain_s"] / row["decode_s"] if compared else None,
+        speedup_mean_of_ratios=row["ratios"] / row["prompts"] if compared else None,
         submitted_len=row["submitted"] / row["rounds"],
         acceptance_rate=row["accepted"] / row["submitted"] if row["submitted"] else None,
         decode_s=row["decode_s"],
         draft_share=row["draft_s"] / row["decode_s"],
         verify_share=row["verify_s"] / row["decode_s"],
-        different=None if plain_rate is None else int(row["different"]),
+        different=int(row["different"]) if compared else None,
     )
 
 

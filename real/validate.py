@@ -30,7 +30,7 @@ from rich.console import Console
 
 from real import probe
 from real.calibrate import check_machine
-from real.compare import Row, counted, in_sample_model, measured, predicted, verdict, warmup_rounds
+from real.compare import Row, counted, in_sample_model, measured, predicted, verdict
 from real.data import choose, encode, load_prompts
 from real.drafters.choose import parse_drafter
 from real.folder import RUN, Request, RunFolder
@@ -39,6 +39,7 @@ from real.loop import Settings
 from real.models import DEVICES, DTYPES, SMOLLM2
 from real.neartie import exact_twin, explain
 from real.record import proposer_of
+from real.results import warmup_rounds
 from real.session import open_session
 from real.shadow import shadow_run
 from real.validate_report import print_report

@@ -22,7 +22,6 @@ from real.compare import (  # noqa: E402
     measured,
     predicted,
     verdict,
-    warmup_rounds,
 )
 from real.data import encode, load_prompts  # noqa: E402
 from real.folder import Request, Run  # noqa: E402
@@ -32,6 +31,7 @@ from real.measure import measure  # noqa: E402
 from real.models import load_target  # noqa: E402
 from real.neartie import Difference  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
+from real.results import warmup_rounds  # noqa: E402
 from real.session import open_session  # noqa: E402
 from real.verify import verify_greedy  # noqa: E402
 from specsim.controllers import REGISTRY, Controller, ControllerSpec, NoParams  # noqa: E402

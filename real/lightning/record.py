@@ -21,6 +21,7 @@ from real.folder import Request, RunFolder
 from real.lightning.data import PromptData
 from real.lightning.module import DecodeModule
 from real.lightning.zero import from_zero
+from real.results import warmup_rounds
 from specsim.errors import ConfigError
 from specsim.latency import load_latency, save_latency
 from specsim.paths import replace_file
@@ -139,7 +140,7 @@ class Recorder(Callback):
             requests,
             texts=texts,
             results=[result.to_json() for result in module.results],
-            warmup_rounds=sum(len(run.decoded.rounds) for r in requests for run in r.runs if run.warmup),
+            warmup_rounds=warmup_rounds(requests),
             effective=module.description(),
             software={name: metadata.version(name) for name in PACKAGES},
         )
