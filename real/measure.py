@@ -209,9 +209,10 @@ def measure(
     samples: list[Sample] = []
     for repeat in range(warmup + repeats):
         for place in rng.permutation(len(contexts)).tolist():
-            turns.left = rng.permutation(lengths).tolist()
+            # Taken from the end. The criterion cuts the last round at its first token, so one more runs, not measured.
+            turns.left = [0, *rng.permutation(lengths).tolist()]
             done = decode(target, filled, turns, contexts[place], settings)
             if repeat >= warmup:
-                samples += samples_of(done.rounds, filled.own, block_len=drafter.block_len)
+                samples += samples_of(done.rounds, filled.own, block_len=drafter.block_len)[:-1]
         tick()
     return samples

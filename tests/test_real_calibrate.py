@@ -95,6 +95,14 @@ def test_every_repeat_runs_every_length_at_every_context(kind):
     assert any(order[i : i + 8] != sorted(order[i : i + 8]) for i in range(0, len(order), 8))
 
 
+def test_no_measured_draft_is_cut_by_the_end_of_a_repeat():
+    model = tiny_llama(seed=3, spread=0.08)
+    drafter = ModelDrafter(skip_layers(model, ()), name="own", max_draft_len=4)  # the target itself: always right
+    found = measure(Target(model), drafter, [prompt_ids(1, 12)], max_draft_len=4, repeats=8, warmup=0)
+    assert [one.accepted for one in found] == [one.own for one in found]
+    assert draft_costs(found).acceptance == 1.0
+
+
 def test_the_drafter_reads_what_the_samples_say(monkeypatch):
     # The number of tokens fed to the drafter's first pass of every round, against what samples_of derives from the log.
     model = tiny_llama(seed=3, spread=0.08)
