@@ -69,11 +69,11 @@ Contestant = Callable[[torch.Tensor, Tally], None]
 def contestants(loaded: Loaded, max_new_tokens: int) -> dict[str, Contestant]:
     """Every contestant by name; each decodes a prompt (int64[P]) and adds to its tally."""
     model = loaded.model
-    helper = copy.copy(model)  # same weights; transformers reads the draft length from the assistant's own settings
-    helper.generation_config = copy.deepcopy(model.generation_config)
-    helper.generation_config.num_assistant_tokens = MODEL_LEN
-    helper.generation_config.num_assistant_tokens_schedule = "constant"
-    helper.generation_config.assistant_confidence_threshold = 0.0
+    assistant = copy.copy(model)  # same weights; transformers reads the draft length from its own settings
+    assistant.generation_config = copy.deepcopy(model.generation_config)
+    assistant.generation_config.num_assistant_tokens = MODEL_LEN
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.assistant_confidence_threshold = 0.0
     lookup = PromptLookupDrafter(max_draft_len=LOOKUP_LEN, stop_ids=loaded.stop_ids)
     own = ModelDrafter(model, name="model", max_draft_len=MODEL_LEN, merge_prompt=True)
     settings = Settings(max_new_tokens=max_new_tokens, stop_ids=loaded.stop_ids)
@@ -83,7 +83,7 @@ def contestants(loaded: Loaded, max_new_tokens: int) -> dict[str, Contestant]:
         "lookup": _ours(loaded, lookup, f"static:length={LOOKUP_LEN}", settings),
         "hf lookup": _theirs(model, max_new_tokens, prompt_lookup_num_tokens=LOOKUP_LEN),
         "model": _ours(loaded, own, f"static:length={MODEL_LEN}", settings),
-        "hf assisted": _theirs(model, max_new_tokens, assistant_model=helper),
+        "hf assisted": _theirs(model, max_new_tokens, assistant_model=assistant),
     }
 
 
