@@ -270,7 +270,7 @@ def _verify(
     else:
         scores = logits
     verdict = verify_sampling(draft, scores, draws, pos) if settings.sample else verify_greedy(draft, scores)
-    # The round's one synchronisation.
+    # The round's one synchronisation but for the confidences of each draft pass.
     accepted, token, unsound, *tokens = torch.cat([verdict, draft.tokens]).tolist()
     if unsound:
         raise NotFiniteError(

@@ -7,7 +7,7 @@ A drafter that chooses its token by a fixed rule has a point mass for q: accepta
 rejection. Either way the output's law is p's, whatever the drafter.
 
 A verdict is int64[3] on the device: draft tokens accepted, the token that follows them, 1 when a number was not finite.
-Nothing here reads a value back to the host: a round's one synchronisation is the copy of that verdict.
+Nothing here reads a value back to the host: verification waits for the device once, in the loop's copy of that verdict.
 """
 
 from __future__ import annotations
