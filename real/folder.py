@@ -77,8 +77,8 @@ class RunFolder:
         reopen: take a finished run of this configuration as it is instead of refusing it.
 
     Raises:
-        ConfigError: a folder that holds something else, a run with other settings, or a finished run; or one that
-            cannot be written.
+        ConfigError: a folder that holds prompts of an unknown run, a run with other settings, or a finished run; or
+            one that cannot be written.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, force: bool = False, reopen: bool = False) -> None:
@@ -96,6 +96,11 @@ class RunFolder:
 
     def _claim(self, file: Path, reopen: bool) -> None:
         if not file.exists():
+            if self.done():
+                raise ConfigError(
+                    f"{self.path / REQUESTS} holds prompts, but {file} is missing, which tells of what run; choose "
+                    "another folder or remove this one"
+                )
             self._write(file, {"schema": SCHEMA, "config": self.config, "provenance": provenance(packages=())})
             return
         found = read_run(self.path)

@@ -1,0 +1,70 @@
+"""The folder of a run by itself; commands that write one are tested in test_real_validate and test_real_lightning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from real.folder import REQUESTS, RUN, Request, Run, RunFolder
+from real.loop import Decoded, Round
+from specsim.errors import ConfigError
+
+
+def kept(number: int) -> Request:
+    """A prompt with one run of one round."""
+    row = Round(
+        arm=2,
+        drafted_len=2,
+        submitted_len=1,
+        draft_passes=2,
+        available_len=4,
+        q=np.array([0.1, 1 / 3], np.float32),
+        ctx_len=5,
+        accepted_len=1,
+        emitted_len=2,
+        draft_s=0.1,
+        verify_s=1 / 3,
+        round_s=0.5,
+    )
+    decoded = Decoded(prompt_len=5, output=[7, 8], reason="stop", rounds=[row], prefill_s=1e-3)
+    return Request(number=number, id="p", runs=(Run(controller="c", decoded=decoded, warmup=True),), lane=1)
+
+
+def plain(request: Request) -> object:
+    """The same as values that compare."""
+    (run,) = request.runs
+    rows = [{name: getattr(row, name) for name in Round.__dataclass_fields__} for row in run.decoded.rounds]
+    rows = [{**row, "q": (row["q"].dtype, row["q"].tolist())} for row in rows]
+    decoded = run.decoded
+    facts = (decoded.prompt_len, decoded.output, decoded.reason, decoded.prefill_s, rows)
+    return request.number, request.id, request.lane, run.controller, run.warmup, facts
+
+
+def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", {"a": 1})
+    for number in (3, 0):
+        folder.save(kept(number))
+    again = RunFolder(tmp_path / "run", {"a": 1})
+    assert again.done() == {0, 3}
+    assert [plain(request) for request in again.load()] == [plain(kept(0)), plain(kept(3))]
+
+
+def test_a_prompt_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", {})
+    folder.save(kept(0))
+    file = tmp_path / "run" / REQUESTS / "00000.json"
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(ConfigError, match=r"00000.json: cannot be read .*; delete it"):
+        list(folder.load())
+
+
+def test_prompts_without_their_run_are_not_taken_over(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", {"a": 1}).save(kept(0))
+    (tmp_path / "run" / RUN).unlink()
+    for force in (False, True):
+        with pytest.raises(ConfigError, match=r"holds prompts, but .*run.json is missing"):
+            RunFolder(tmp_path / "run", {"a": 2}, force=force)
