@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from specsim.paths import temporary_beside
 ROUND = "round"
 DISABLED = "disabled"
 SWEEP = "WANDB_SWEEP_ID"
+ROOM_BYTES = 16 << 20
 COLUMNS = (
     "drafted_len",
     "submitted_len",
@@ -134,6 +136,7 @@ class Tracker:
         self, results: Sequence[Result], latency: LatencyModel | None, files: Mapping[str, Sequence[Path]]
     ) -> None:
         assert self._whole is not None
+        self._check_folder()
         self._log_results(self._whole, results)
         if latency is not None:
             self._log_latency(self._whole, latency)
@@ -184,10 +187,12 @@ class Tracker:
         whole.config.update({"latency_model": latency.to_dict()})
 
     def _check_folder(self) -> None:
-        # wandb itself would move to a temporary folder, where nobody looks.
+        """Raise for a folder that wandb could not write: it would take a temporary one, or go on without a word."""
         place = self._folder / "wandb"
         place.mkdir(parents=True, exist_ok=True)
         temporary_beside(place / "writable").unlink()
+        if shutil.disk_usage(place).free < ROOM_BYTES:
+            raise OSError(f"{place}: less than {ROOM_BYTES >> 20} MiB are free")
 
     def _close(self, exit_code: int) -> None:
         self._on = False

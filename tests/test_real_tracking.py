@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 import wandb  # noqa: E402
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args  # noqa: E402
 
+import real.tracking  # noqa: E402
 from real.folder import read_run  # noqa: E402
 from real.lightning.record import Recorder  # noqa: E402
 from real.lightning.track import WandbTracker  # noqa: E402
@@ -201,7 +202,7 @@ def test_p43_live_tracking_survives_an_interruption(
             assert [row["round"] for row in found.history] == list(range(1, len(rows) + 1))
 
 
-@pytest.mark.parametrize("failing", ["folder", "init", "log", "log_artifact", "finish"])
+@pytest.mark.parametrize("failing", ["folder", "disk", "init", "log", "log_artifact", "finish"])
 def test_a_failure_of_tracking_costs_no_result(
     place: Path,
     tmp_path: Path,
@@ -215,6 +216,8 @@ def test_a_failure_of_tracking_costs_no_result(
     if failing == "folder":
         (tmp_path / "file").touch()
         monkeypatch.setenv("WANDB_DIR", str(tmp_path / "file"))
+    elif failing == "disk":
+        monkeypatch.setattr(real.tracking, "ROOM_BYTES", 1 << 62)
     elif failing == "init":
         monkeypatch.setattr(wandb, "init", refuse)
     else:
@@ -224,9 +227,9 @@ def test_a_failure_of_tracking_costs_no_result(
     told = capsys.readouterr().err
     # Closing a run is not worth a message: everything has been logged by then.
     assert told.count("W&B:") == (0 if failing == "finish" else 1)
-    if failing == "folder":
+    if failing in ("folder", "disk"):
         assert "starting failed" in told
-        assert "Not a directory" in told
+        assert {"folder": "Not a directory", "disk": "MiB are free"}[failing] in told
     elif failing != "finish":
         assert "failed (no room left); the run goes on without it" in told
     assert read_run(folder)["finished"]

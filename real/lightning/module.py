@@ -38,7 +38,7 @@ from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency
 from specsim.replay import load_plugin
 
-REPEATS = 15
+REPEATS = 7  # half of what the command measures: a start should not take long
 METRICS = ("speedup", "speedup_mean_of_ratios", "tau", "tokens_per_s", "submitted_len", "acceptance_rate", "different")
 
 
@@ -139,7 +139,9 @@ class DecodeModule(LightningModule):
             )
         if self.latency is None:
             session, seed = self.session, chosen["seed"]
-            self.latency = from_zero(self.trainer, lambda: _measured(session, chosen["max_draft_len"], seed))
+            self.latency = from_zero(
+                self.trainer, lambda: _measured(session, chosen["max_draft_len"], chosen["cache"], seed)
+            )
         built = self.session.controllers(self.controllers, self.latency)
         settings = replace(self.settings, stop_ids=self.session.loaded.stop_ids)
         self.comparison = Comparison(self.session, list(zip(self.controllers, built, strict=True)), settings)
@@ -254,7 +256,7 @@ def _processors(temperature: float, top_k: int, top_p: float) -> list[Any]:
     return sampling_processors(temperature=temperature, top_k=top_k, top_p=top_p)
 
 
-def _measured(session: Session, max_draft_len: int, seed: int) -> LatencyModel:
+def _measured(session: Session, max_draft_len: int, cache: str, seed: int) -> LatencyModel:
     texts = calibration_texts(session.loaded, "open-ended", DEFAULT_CONTEXTS, seed=seed, max_draft_len=max_draft_len)
     return measure_latency(
         session.loaded,
@@ -264,6 +266,7 @@ def _measured(session: Session, max_draft_len: int, seed: int) -> LatencyModel:
         repeats=REPEATS,
         console=Console(stderr=True),
         seed=seed,
+        cache=cache,
     ).model
 
 
