@@ -30,16 +30,13 @@ from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Settings, decode
 from real.models import DTYPES, SMOLLM2, Loaded, load_target
-from real.session import Session
+from real.session import ANY_LATENCY, Session
 from real.target import Target
 from specsim.errors import run_cli
-from specsim.latency import LatencyModel
 from specsim.online import OnlineController
 
 LOOKUP_LEN, MODEL_LEN = 10, 5
 PAIRS = (("plain", "hf plain"), ("lookup", "hf lookup"), ("model", "hf assisted"))
-# Fixed lengths look at no cost; a latency model is needed only to build a controller.
-ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
 
 
 @dataclass(kw_only=True)

@@ -17,18 +17,16 @@ import torch
 from real.drafters.base import Drafter
 from real.draws import Draws
 from real.loop import Round, Settings, decode
+from real.session import ANY_LATENCY
 from real.target import Target
 from real.verify import Draft, Processor
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
-from specsim.latency import LatencyModel
 from specsim.online import OnlineController
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 PLAIN_ROUNDS = 3
 MOST_PASSES = 4
-# Fixed lengths look at no cost; a latency model is needed only to build a controller.
-_ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ class _Turns(OnlineController):
     """
 
     def __init__(self, max_draft_len: int, block_len: int) -> None:
-        setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=_ANY_LATENCY)
+        setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=ANY_LATENCY)
         self._statics = {
             s - 1: OnlineController(build(f"static:length={s - 1}", setting)) for s in lengths_up_to(max_draft_len)
         }

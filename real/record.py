@@ -22,14 +22,12 @@ from real.drafters.base import Drafter, NoDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
 from real.loop import Settings, decode
+from real.session import ANY_LATENCY
 from real.target import Target
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
-from specsim.latency import LatencyModel
 from specsim.online import OnlineController
 
-# Plain decoding looks at no cost; a latency model is needed only to build its controller.
-_ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
@@ -139,7 +137,7 @@ def decode_plain(model: Any, prompt: torch.Tensor, max_new_tokens: int, stop_ids
         max_new_tokens: longest response.
         stop_ids: end-of-text tokens; the one produced is part of the response.
     """
-    plain = build("plain", Setting(block_len=1, max_draft_len=1, latency=_ANY_LATENCY))
+    plain = build("plain", Setting(block_len=1, max_draft_len=1, latency=ANY_LATENCY))
     settings = Settings(max_new_tokens=max_new_tokens, stop_ids=tuple(stop_ids))
     return decode(Target(model), NoDrafter(), OnlineController(plain), prompt, settings).output
 

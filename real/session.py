@@ -20,6 +20,9 @@ from specsim.controllers import Controller, Setting, build
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 
+# For controllers that look at no cost, or whose spelling is only being checked: building one takes a latency model.
+ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:

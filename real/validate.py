@@ -40,7 +40,7 @@ from real.models import DEVICES, DTYPES, SMOLLM2
 from real.neartie import exact_twin, explain
 from real.record import proposer_of
 from real.results import warmup_rounds
-from real.session import open_session
+from real.session import ANY_LATENCY, open_session
 from real.shadow import shadow_run
 from real.validate_report import print_report
 from real.validation import CALIBRATION, TRACE, Work, check_trace, frozen_calibration, frozen_trace, run_prompts
@@ -155,7 +155,7 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
     named = {key: options[key] for key in ("dtype", "device", "max_draft_len")}
     session = open_session(options["target"], options["drafter"], **named)
     # Built again with the calibration; a misspelt one should not wait for it.
-    session.controllers(spellings, LatencyModel.affine(c_s=0.001, b_s=0.05))
+    session.controllers(spellings, ANY_LATENCY)
     spec = parse_drafter(
         options["drafter"], target=options["target"], n_layers=session.loaded.model.config.num_hidden_layers
     )
