@@ -170,6 +170,9 @@ def run_prompts(work: Work, controllers: Sequence[Controller]) -> list[Request]:
     """Decode every prompt that the folder does not hold yet with every controller; all of them in order."""
     comparison = Comparison(work.session, list(zip(work.spellings, controllers, strict=True)), work.settings)
     kept = {request.number: request for request in work.folder.load()}
+    # Controllers learn from prompt to prompt: whatever followed one that is gone is decoded again, too.
+    gone = next((number for number in range(len(work.prompts)) if number not in kept), len(work.prompts))
+    kept = {number: request for number, request in kept.items() if number < gone}
     for number in sorted(kept):
         recall(comparison, kept[number])
     warmup = () if len(kept) == len(work.prompts) else comparison.warm_up(work.encoded[0])

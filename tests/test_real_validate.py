@@ -346,6 +346,11 @@ def test_prompts_that_were_changed_are_not_continued(tiny, tmp_path, monkeypatch
     capsys.readouterr()
     assert run(tiny, out) == 2
     assert "lambda cannot go on where it stopped (request 1, round 0: submitted_len" in capsys.readouterr().err
+    # Without the first prompt, the ones after it are decoded again as well: lambda learned in that order.
+    monkeypatch.setattr(Comparison, "run", original)
+    (out / "requests" / "00000.json").unlink()
+    assert run(tiny, out) == 0
+    assert all(row["shadow"] is None for row in results(out)["results"])
 
 
 def test_frozen_inputs_can_be_given(tiny, finished, tmp_path, capsys):
