@@ -228,7 +228,7 @@ def check_model(model: Any, *, static: bool = False) -> None:
             "speculative decoding does here; models that work like Llama, Qwen, Mistral, Gemma or GPT-2 can be"
         ) from error
     scale = float(plain.abs().max())
-    tolerance = (1e-3 if next(model.parameters()).dtype == torch.float32 else 5e-2) * max(scale, 1e-6)
+    tolerance = (1e-3 if next(model.parameters()).dtype.itemsize >= 4 else 5e-2) * max(scale, 1e-6)
     gap = float((plain - cached).abs().max())
     if not gap <= tolerance:
         advice = "; load it with the dynamic cache" if static else ""

@@ -222,6 +222,17 @@ def test_p11_models_that_cannot_take_tokens_back_are_refused(make, reason: str) 
         Target(make().eval())
 
 
+@pytest.mark.parametrize(("dtype", "refused"), [("float64", True), ("float32", True), ("bfloat16", False)])
+def test_p11_how_far_logits_may_be_off_depends_on_the_precision(dtype: str, refused: bool) -> None:
+    model = tiny_llama().to(getattr(torch, dtype))
+    model.lm_head.register_forward_hook(lambda module, args, logits: logits * (1 + 0.02 * torch.rand_like(logits)))
+    if refused:
+        with pytest.raises(ConfigError, match="its cache cannot be cropped"):
+            Target(model)
+    else:
+        Target(model)
+
+
 def test_p12_a_model_that_misreads_static_buffers_is_refused_only_there() -> None:
     """GPT-Neo cuts its local windows by the length of the buffer."""
     config = transformers.GPTNeoConfig(
