@@ -19,13 +19,11 @@ from real.drafters.base import Drafter
 from real.drafters.choose import DrafterSpec
 from real.measure import most_new_tokens
 from real.models import Loaded
-from real.progress import Steps, progress_bar
+from real.progress import Steps
 from real.session import make_drafter
 from specsim.errors import ConfigError
 from specsim.latency.fit import FitReport
 from specsim.trace import TraceChunk, TraceMeta, read_trace, write_trace
-
-__all__ = ["contexts_of", "measure_again", "measure_latency", "progress_bar", "stored_drafter"]
 
 
 def measure_latency(
