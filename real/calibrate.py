@@ -184,7 +184,8 @@ def calibrate(
         seed=seed,
         tick=tick,
     )
-    return fit(samples, machine(loaded, drafter) | {"repeats": repeats, "clock_s": clock_cost_s(loaded.device)})
+    more = {"max_draft_len": max_draft_len, "repeats": repeats, "clock_s": clock_cost_s(loaded.device)}
+    return fit(samples, machine(loaded, drafter) | more)
 
 
 def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:
@@ -201,11 +202,17 @@ def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:
 
 
 def check_machine(model: LatencyModel, loaded: Loaded, drafter: Drafter, *, where: str) -> None:
-    """Refuse a calibration of another machine, precision or pair of models.
+    """Refuse a calibration of another machine, precision or pair of models, or one of shorter drafts.
 
     Raises:
         ConfigError: the first key of the provenance that differs.
     """
+    longest = model.provenance.get("max_draft_len", 0)
+    if longest < drafter.max_draft_len:
+        raise ConfigError(
+            f"{where}: was calibrated for drafts of up to {longest} tokens, this run drafts up to "
+            f"{drafter.max_draft_len}; calibrate again with --max-draft-len {drafter.max_draft_len}"
+        )
     here = machine(loaded, drafter)
     for key in ("device", "threads", "dtype", "target", "drafter"):
         if model.provenance.get(key) != here[key]:

@@ -108,7 +108,9 @@ def make_drafter(
         check_models(loaded.model, other.model, tokenizers=(loaded.tokenizer, other.tokenizer))
         model, name = other.model, f"{MODEL}:{other.name}"
     else:
-        model, name = skip_layers(loaded.model, spec.skip_layers or ()), spec.name
+        left_out = spec.skip_layers or ()
+        # The layers belong to the name: costs and acceptance of another set are another drafter's.
+        model, name = skip_layers(loaded.model, left_out), f"{spec.name}:skip={','.join(map(str, left_out))}"
     return ModelDrafter(
         model,
         name=name,

@@ -208,8 +208,11 @@ def test_a_window_too_short_to_measure_in_is_refused():
 
 def test_a_calibration_holds_for_one_machine_and_pair():
     loaded, drafter = tiny_loaded(), PromptLookupDrafter(max_draft_len=4)
-    model = LatencyModel(verify=LatencyModel.affine(c_s=1.0, b_s=1.0).verify, provenance=machine(loaded, drafter))
+    here = machine(loaded, drafter) | {"max_draft_len": 4}
+    model = LatencyModel(verify=LatencyModel.affine(c_s=1.0, b_s=1.0).verify, provenance=here)
     check_machine(model, loaded, drafter, where="x.json")
+    with pytest.raises(ConfigError, match="drafts of up to 4 tokens, this run drafts up to 5"):
+        check_machine(model, loaded, PromptLookupDrafter(max_draft_len=5), where="x.json")
     for key, value in (("device", "cpu: other"), ("threads", 99), ("dtype", "bfloat16"), ("drafter", "layer-skip")):
         other = replace(model, provenance={**model.provenance, key: value})
         with pytest.raises(ConfigError, match=f"x.json: was calibrated with {key} .*real.calibrate"):

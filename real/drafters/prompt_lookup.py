@@ -67,11 +67,12 @@ class PromptLookupDrafter:
         ConfigError: a length below 1.
     """
 
-    name, samples = "prompt-lookup", False
+    samples = False
 
     def __init__(
         self, *, max_draft_len: int = 24, max_ngram_len: int = MAX_NGRAM_LEN, stop_ids: Collection[int] = ()
     ) -> None:
+        self.name = f"prompt-lookup:ngram={max_ngram_len}"
         for what, value in (("max_draft_len", max_draft_len), ("ngram", max_ngram_len)):
             if value < 1:
                 raise ConfigError(f"{self.name}: {what} is {value}; allowed: 1 or more")
