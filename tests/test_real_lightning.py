@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from lightning.pytorch import Trainer  # noqa: E402
 
 import real.interleave  # noqa: E402
 import specsim.paths  # noqa: E402
@@ -260,6 +263,22 @@ def test_a_finished_run(finished: Path) -> None:
     assert document["effective"]["processors"] == []
 
 
+@pytest.mark.filterwarnings("ignore:.*GPU available but not used.*")
+def test_p42_the_trainer_returns_the_test_metrics(place: Path, finished: Path) -> None:
+    """From Python, with the Trainer's own defaults and no recorder."""
+    options = yaml.safe_load(place.read_text())
+    module, data = DecodeModule(**options["model"]), PromptData(**options["data"])
+    trainer = Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    (metrics,) = trainer.test(module, data, verbose=False)
+    assert {name.rpartition("/")[0] for name in metrics} == set(CONTROLLERS)
+    for result in read_run(finished)["results"]:
+        for name in ("tau", "submitted_len", "different"):
+            assert metrics[f"{result['controller']}/{name}"] == pytest.approx(result[name])
+        assert metrics[f"{result['controller']}/speedup"] > 0
+    assert metrics["plain/speedup"] == metrics["plain/speedup_mean_of_ratios"] == 1.0
+    assert set(trainer.callback_metrics) == set(metrics)
+
+
 def test_p44_the_same_command_twice_in_one_folder(
     place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,7 +394,9 @@ def test_an_interrupted_run_continues_where_it_stopped(
 
         patch.setattr(real.interleave, "decode", interrupted)
         assert run(*args) == 130
-    assert f"{at} prompts are kept; the same command continues" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{at} prompts are kept; the same command continues" in told
+    assert told.count(" fastest ") == at  # a line per prompt
     assert kept_requests(out) == list(range(at))
     assert run(*args) == 0
     assert counted == [*range(at + 1), *range(at, len(PROMPTS))]  # the one that was cut off is decoded again
