@@ -121,7 +121,8 @@ def _humaneval() -> list[Prompt]:
 
 def _parse_lines(text: str, where: str) -> list[Prompt]:
     prompts = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines: JSON texts may hold separators of other kinds, U+2028 for one, as they are.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         prompts.append(_parse_line(line, f"{where}, line {number}", f"line-{number}"))
@@ -133,11 +134,13 @@ def _parse_lines(text: str, where: str) -> list[Prompt]:
 def _parse_line(line: str, where: str, default_id: str) -> Prompt:
     try:
         entry = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON ({error}); allowed: one JSON object per line") from None
     text = _text_of(entry, ("prompt", "turns")) if isinstance(entry, dict) else None
     if text is None:
         raise ConfigError(f"{where}: no text in `prompt` and none in `turns`; allowed: a JSON object with one of them")
+    if not _is_unicode(text):
+        raise ConfigError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff), which is no character; remove it")
     return Prompt(_id_of(entry, default_id), text)
 
 
@@ -164,6 +167,14 @@ def _text_of(entry: dict[str, Any], columns: Sequence[str]) -> str | None:
     if isinstance(found, dict):
         found = found.get("content")
     return found if isinstance(found, str) and found.strip() else None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _id_of(entry: dict[str, Any], default: str) -> str:
