@@ -80,6 +80,15 @@ def test_parse_layers():
     for text in ("a", "3-", "5-3", "-1", "1.5"):
         with pytest.raises(ConfigError, match="numbers and ranges"):
             parse_layers(text)
+    with pytest.raises(ConfigError, match="'2-20000' goes beyond 9999"):
+        parse_layers("1,2-20000")
+
+
+def test_layers_the_target_lacks_are_told_in_one_line():
+    with pytest.raises(ConfigError, match=r"^keep layer 900: the target has layers 0..29$"):
+        parse_drafter("layer-skip:keep=0-900", target="t", n_layers=30)
+    with pytest.raises(ConfigError, match=r"name layers, e.g. layer-skip:skip=9-14"):
+        parse_drafter("layer-skip", target="t", n_layers=30)
 
 
 def test_parse_drafter():
@@ -100,7 +109,7 @@ def test_parse_drafter():
         ("eagle", None, "allowed: none, layer-skip"),
         ("layer-skip", None, "no default skip set"),
         ("layer-skip:skip=6", None, r"layers \[6\].*0\.\.5"),
-        ("layer-skip:keep=9", None, r"layers \[9\].*0\.\.5"),
+        ("layer-skip:keep=9", None, r"keep layer 9: .*0\.\.5"),
         ("layer-skip:skip=0-5", None, "at least one"),
         ("layer-skip:keep=0-5", None, "is empty"),
         ("layer-skip", "", "is empty"),

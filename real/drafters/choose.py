@@ -85,14 +85,13 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
 def _skip_set(target: str, n_layers: int, key: str, value: str, skip_layers: str | None) -> tuple[int, ...]:
     if key == "keep":
         kept = parse_layers(value)
-        wrong = [layer for layer in kept if layer >= n_layers]
-        if wrong:
-            raise ConfigError(f"keep layers {wrong}: the target has layers 0..{n_layers - 1}")
+        if kept and kept[-1] >= n_layers:
+            raise ConfigError(f"keep layer {kept[-1]}: the target has layers 0..{n_layers - 1}")
         return check_layers([layer for layer in range(n_layers) if layer not in kept], n_layers)
     if key == "skip" or skip_layers is not None:
         return check_layers(parse_layers(value or skip_layers or ""), n_layers)
     if target not in DEFAULT_SKIP:
-        raise ConfigError(f"layer-skip has no default skip set for {target!r}; name layers, e.g. --skip-layers 9-14")
+        raise ConfigError(f"layer-skip has no default skip set for {target!r}; name layers, e.g. layer-skip:skip=9-14")
     return check_layers(DEFAULT_SKIP[target], n_layers)
 
 

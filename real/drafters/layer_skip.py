@@ -13,6 +13,8 @@ import torch
 
 from specsim.errors import ConfigError
 
+MOST_LAYERS = 10_000  # more than any model has; a mistyped range should not fill the memory
+
 
 def parse_layers(text: str) -> tuple[int, ...]:
     """Layer numbers from "3,5,10-12" (0-based, ends included), ascending and without repeats.
@@ -25,6 +27,8 @@ def parse_layers(text: str) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
             raise ConfigError(f"layers {text!r}: cannot read {part!r}; write numbers and ranges, e.g. 9,12-15")
+        if int(last or first) >= MOST_LAYERS:
+            raise ConfigError(f"layers {text!r}: {part!r} goes beyond {MOST_LAYERS - 1}; no model has as many layers")
         layers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(layers))
 
@@ -40,7 +44,7 @@ def check_layers(skip: Sequence[int], n_layers: int) -> tuple[int, ...]:
     if wrong:
         raise ConfigError(f"skip layers {wrong}: the target has layers 0..{n_layers - 1}")
     if not layers:
-        raise ConfigError("the skip set is empty: such a drafter is the target; name layers, e.g. --skip-layers 9-14")
+        raise ConfigError("the skip set is empty: such a drafter is the target; name layers, e.g. layer-skip:skip=9-14")
     if len(layers) == n_layers:
         raise ConfigError(f"all {n_layers} layers would be skipped; leave at least one")
     return layers
