@@ -97,10 +97,10 @@ class Speculative:
             )
         if self.draft_sampling not in DRAFT_SAMPLING:
             raise ConfigError(f"draft_sampling {self.draft_sampling!r}: allowed: {', '.join(DRAFT_SAMPLING)}")
-        if self.max_draft_len < 1:
-            raise ConfigError(f"max_draft_len {self.max_draft_len}: allowed: 1 or more")
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"seed {self.seed}: allowed: 0..2^63-1, or None for torch's global generator")
+        if not isinstance(self.max_draft_len, int) or self.max_draft_len < 1:
+            raise ConfigError(f"max_draft_len {self.max_draft_len!r}: allowed: a whole number, 1 or more")
+        if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed <= MAX_SEED):
+            raise ConfigError(f"seed {self.seed!r}: allowed: 0..2^63-1, or None for torch's global generator")
         if self.drafter_tokenizer is not None and self.tokenizer is None:
             raise ConfigError("drafter_tokenizer: pass the target's too, as tokenizer=, to compare it with")
 

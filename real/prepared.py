@@ -173,6 +173,8 @@ def rows_of(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any], window: in
             leaves no room in the window.
     """
     batch, length = input_ids.shape
+    if not batch or not length:
+        raise ConfigError(f"input_ids of shape {(batch, length)}: allowed: at least one prompt of at least one token")
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
     if mask.shape != input_ids.shape:

@@ -562,7 +562,10 @@ def test_an_assistant_belongs_into_drafter(form: str, model, other) -> None:
         ({"drafter": "layer-skip:skip=1", "draft_sampling": "sample", "controller": "threshold"}, "changes the output"),
         ({"draft_sampling": "beam"}, "allowed: greedy, sample"),
         ({"max_draft_len": 0}, "max_draft_len 0"),
+        ({"max_draft_len": 2.5}, "max_draft_len 2.5: allowed: a whole number"),
+        ({"max_draft_len": None}, "max_draft_len None: allowed: a whole number"),
         ({"seed": -1}, "seed -1"),
+        ({"seed": "a"}, "seed 'a': allowed"),
         ({"stop_strings": ["a"]}, "pass the model's tokenizer"),
     ],
 )
@@ -579,6 +582,8 @@ def test_batches_that_cannot_be_are_refused(model) -> None:
     inputs = {"input_ids": ids, "attention_mask": mask}
     with pytest.raises(ConfigError, match="streamer: one row at a time"):
         real.generate(model, inputs, streamer=Collect(), **arguments)
+    with pytest.raises(ConfigError, match="at least one prompt of at least one token"):
+        real.generate(model, ids[:0], **arguments)
     nameless = tiny_family("llama")
     nameless.generation_config.eos_token_id = nameless.generation_config.pad_token_id = None
     with pytest.raises(ConfigError, match="pad_token_id: needed for a batch of 3 rows"):
