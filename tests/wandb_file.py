@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,9 +92,22 @@ def read_tracked(path: Path) -> Tracked:
     return run
 
 
-def read_all(folder: Path) -> list[Tracked]:
-    """Every run of a folder that wandb wrote `wandb/` into, in order of name of its file."""
-    return [read_tracked(path) for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))]
+def read_all(folder: Path, *, patience_s: float = 30.0) -> list[Tracked]:
+    """Every run of a folder that wandb wrote `wandb/` into, in order of name of its file.
+
+    Closing a run returns before wandb's service has written its last record, so this waits for that.
+    """
+    deadline = time.perf_counter() + patience_s
+    while True:
+        try:
+            runs = [read_tracked(path) for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))]
+            unfinished = [run for run in runs if run.exit_code is None]
+        except (AssertionError, struct.error):
+            unfinished = ["in the middle of a record"]
+        if not unfinished:
+            return runs
+        assert time.perf_counter() < deadline, unfinished
+        time.sleep(0.05)
 
 
 def _values(items: Any) -> dict[str, Any]:
