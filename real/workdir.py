@@ -10,6 +10,7 @@ import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class WorkDir:
             return
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("not an object")
         except ValueError as error:
             raise ConfigError(f"{file}: not JSON ({error}); add --restart to record again from the start") from None
         different = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
@@ -68,9 +71,10 @@ class WorkDir:
         if not file.exists():
             return None
         try:
-            with np.load(file, allow_pickle=False) as stored:
+            # np.load by itself leaves a damaged file open.
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                 return RequestRows(**{field.name: _value(stored[field.name]) for field in fields(RequestRows)})
-        except (ValueError, KeyError, OSError, EOFError) as error:
+        except (ValueError, KeyError, OSError, EOFError, NotImplementedError, BadZipFile) as error:
             raise ConfigError(
                 f"{file}: cannot be read ({error}); delete it, and the request is recorded again"
             ) from error

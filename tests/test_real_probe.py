@@ -101,6 +101,13 @@ def test_an_interrupted_recording_continues_to_the_same_rows(folder, monkeypatch
     assert not (folder / "trace.parquet").exists()
     assert run(folder, "--max-draft-len=5") == 2
     assert "max_draft_len was 4, now 5" in capsys.readouterr().err
+    kept = folder / "trace.parquet.work" / "request-00000.npz"
+    whole = kept.read_bytes()
+    for damaged in (whole[:-9], whole[: len(whole) // 2], b""):
+        kept.write_bytes(damaged)
+        assert run(folder) == 2
+        assert "request-00000.npz: cannot be read" in capsys.readouterr().err
+    kept.write_bytes(whole)
     assert run(folder) == 0
     assert len(calls) == 4  # the first request was not recorded again
     assert pq.read_table(folder / "trace.parquet").equals(pq.read_table(folder / "whole.parquet"))
@@ -151,12 +158,14 @@ def test_latency_is_embedded_and_measured_again_without_touching_the_rows(folder
         (("--dataset=nothing-like-it",), "path of a JSONL file"),
         (("--drafter=promt-lookup",), "did you mean 'prompt-lookup'"),
         (("--drafter=layer-skip:skip=7",), r"0..2"),
+        (("--drafter=none",), "nothing to record"),
         (("--requests=4",), "has 3 prompts"),
         (("--requests=0",), "has 3 prompts"),
         (("--max-new-tokens=0",), "--max-new-tokens 0"),
         (("--max-new-tokens=250",), "context window of 256"),
         (("--max-draft-len=40000",), "at most 32766"),
         (("--threads=0",), "--threads 0"),
+        (("--threads=99999999999",), "at most 1024"),
         (("--latency-only",), "takes no --out"),
     ],
 )
