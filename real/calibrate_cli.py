@@ -14,12 +14,13 @@ from rich.table import Table
 
 from real.data import encode, load_prompts
 from real.measure import most_new_tokens
-from real.models import DEVICES, DTYPES, SMOLLM2, Loaded
+from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded
 from real.session import open_session
 from real.trace_latency import measure_latency
 from specsim.errors import ConfigError
 from specsim.latency import save_latency
 from specsim.latency.fit import FitReport
+from specsim.paths import temporary_beside
 from specsim.schema import MAX_DRAFT_LEN
 
 DEFAULT_CONTEXTS = (64, 192, 448)
@@ -71,7 +72,7 @@ def times_table(report: FitReport) -> Table:
 @click.command()
 @click.option("--target", default=SMOLLM2, show_default=True, help=f"{SMOLLM2}, a local folder or a hub id.")
 @click.option("--drafter", default="layer-skip", show_default=True, help="As for python -m real.probe.")
-@click.option("--max-draft-len", type=click.IntRange(1, MAX_DRAFT_LEN), default=24, show_default=True)
+@click.option("--max-draft-len", type=click.IntRange(2, MAX_DRAFT_LEN), default=24, show_default=True)
 @click.option(
     "--context", "contexts", type=int, multiple=True, default=DEFAULT_CONTEXTS, show_default=True, help="Tokens."
 )
@@ -79,7 +80,7 @@ def times_table(report: FitReport) -> Table:
 @click.option("--repeats", type=click.IntRange(2), default=15, show_default=True)
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
-@click.option("--threads", type=click.IntRange(1), help="CPU threads of torch.")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="CPU threads of torch.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of texts and order.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Latency file to write.")
 @click.option("--force", is_flag=True, help="Replace --out.")
@@ -104,6 +105,7 @@ def main(
     """
     if out.exists() and not force:
         raise ConfigError(f"--out {out}: exists; choose another file or add --force to replace it")
+    temporary_beside(out).unlink()  # a place that cannot be written is refused before minutes of measuring
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(stderr=True)

@@ -36,7 +36,7 @@ from real.drafters.choose import parse_drafter
 from real.folder import RUN, Request, RunFolder
 from real.interleave import PLAIN
 from real.loop import Settings
-from real.models import DEVICES, DTYPES, SMOLLM2
+from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2
 from real.neartie import exact_twin, explain
 from real.record import proposer_of
 from real.results import warmup_rounds
@@ -217,7 +217,7 @@ def _digest(option: str, path: Path) -> str:
 @click.option("--max-draft-len", type=click.IntRange(2, MAX_DRAFT_LEN), default=10, show_default=True)
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
-@click.option("--threads", type=click.IntRange(1), help="CPU threads of torch.")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="CPU threads of torch.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Prompts, order, controllers.")
 @click.option("--repeats", type=click.IntRange(2), default=15, show_default=True, help="Of the calibration.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to make.")

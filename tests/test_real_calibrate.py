@@ -298,7 +298,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere():
 
 def test_bad_arguments_of_the_command(steady, capsys):
     folder, _ = steady
-    for more, message in ((("--context=1",), "2 or more"), (("--max-draft-len=80",), "too short to measure")):
+    for more, message in (
+        (("--context=1",), "2 or more"),
+        (("--max-draft-len=80",), "too short to measure"),
+        (("--max-draft-len=1",), "not in the range 2<=x"),
+        (("--threads=99999999999",), "not in the range 1<=x<=1024"),
+        ((f"--out={folder / 'nowhere' / 'cal.json'}", "--target=none"), "does not exist; create it first"),
+    ):
         assert command(folder, *more) == 2
         assert message in capsys.readouterr().err
     assert not (folder / "cal.json").exists()
