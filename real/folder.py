@@ -127,7 +127,8 @@ class RunFolder:
 
     def done(self) -> set[int]:
         """Numbers of the prompts that are kept."""
-        return {int(file.stem) for file in (self.path / REQUESTS).glob("[0-9]*.json")}
+        # Editors and copies leave others beside them.
+        return {int(file.stem) for file in (self.path / REQUESTS).glob("[0-9]*.json") if file.stem.isdecimal()}
 
     def save(self, request: Request) -> None:
         """Keep a prompt's runs; the file appears whole or not at all.
@@ -147,11 +148,22 @@ class RunFolder:
         for number in sorted(self.done()):
             file = self._file(number)
             try:
-                yield _from_json(json.loads(file.read_text(encoding="utf-8")))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                request = _from_json(json.loads(file.read_text(encoding="utf-8")))
+                self._check(number, request)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise ConfigError(
                     f"{file}: cannot be read ({error!r}); delete it, and the prompt is decoded again"
                 ) from error
+            yield request
+
+    def _check(self, number: int, request: Request) -> None:
+        """Raise a ValueError for a prompt that cannot be this run's."""
+        if request.number != number:
+            raise ValueError(f"it holds prompt {request.number}")
+        runs = sorted(run.controller for run in request.runs if not run.warmup)
+        asked = sorted(self.config.get("controllers", runs))
+        if runs != asked:
+            raise ValueError(f"it holds runs of {', '.join(runs) or 'nothing'}; this run is of {', '.join(asked)}")
 
     def finish(self, requests: Sequence[Request], *, texts: Mapping[tuple[int, str], str], **more: Any) -> None:
         """Write the round log and the outputs, and mark the run as finished.
@@ -206,9 +218,10 @@ def read_run(path: Path) -> dict[str, Any]:
     file = path / RUN
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read ({error}); it is not the folder of a run") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    known = isinstance(document, dict) and document.get("schema") == SCHEMA
+    if not known or not isinstance(document.get("config"), dict):
         raise ConfigError(f"{file}: not the description of a run of this version ({SCHEMA})")
     return document
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,33 @@ def test_prompts_without_their_run_are_not_taken_over(tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(ConfigError, match=r"holds prompts, but .*run.json is missing"):
             RunFolder(tmp_path / "run", {"a": 2}, force=force)
+
+
+def test_a_kept_prompt_of_another_place_or_other_controllers_is_refused(tmp_path: Path) -> None:
+    """Copied or edited files; what else lies in the folder is none of ours."""
+    folder = RunFolder(tmp_path / "run", {"controllers": ["c", "d"]})
+    requests = tmp_path / "run" / REQUESTS
+    (run,) = kept(0).runs
+    pair = tuple(replace(run, controller=name, warmup=False) for name in ("d", "c"))
+    folder.save(replace(kept(0), runs=(run, *pair)))
+    shutil.copy(requests / "00000.json", requests / "0 (copy).json")
+    assert folder.done() == {0}
+    assert len(list(folder.load())) == 1
+    shutil.copy(requests / "00000.json", requests / "00001.json")
+    with pytest.raises(ConfigError, match=r"00001.json: .*it holds prompt 0.*delete it"):
+        list(folder.load())
+    (requests / "00001.json").unlink()
+    folder.save(replace(kept(0), runs=pair[:1]))
+    with pytest.raises(ConfigError, match=r"00000.json: .*it holds runs of d; this run is of c, d.*delete it"):
+        list(folder.load())
+    (requests / "00000.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"00000.json: cannot be read"):
+        list(folder.load())
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": "specsim.real_run/1"}', "[" * 100_000])
+def test_a_damaged_run_is_refused(tmp_path: Path, text: str) -> None:
+    RunFolder(tmp_path / "run", {"a": 1})
+    (tmp_path / "run" / RUN).write_text(text)
+    with pytest.raises(ConfigError, match=r"run.json: (cannot be read|not the description of a run)"):
+        RunFolder(tmp_path / "run", {"a": 1})
