@@ -77,8 +77,10 @@ def choose(prompts: Sequence[Prompt], requests: int, seed: int) -> list[Prompt]:
     """`requests` different prompts, drawn by seed, in dataset order.
 
     Raises:
-        ConfigError: fewer prompts than requests.
+        ConfigError: fewer prompts than requests, or a negative seed.
     """
+    if seed < 0:
+        raise ConfigError(f"seed {seed} of the prompts: allowed: 0 or more")
     if not 1 <= requests <= len(prompts):
         raise ConfigError(f"--requests {requests}: the dataset has {len(prompts)} prompts; ask for 1..{len(prompts)}")
     picked = np.random.default_rng(seed).choice(len(prompts), size=requests, replace=False)

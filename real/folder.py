@@ -125,6 +125,12 @@ class RunFolder:
         for name in (RUN, ROUNDS, OUTPUTS):
             (self.path / name).unlink(missing_ok=True)
 
+    def remove(self) -> None:
+        """Remove a folder that holds no prompt; an OSError where something of somebody else's is in it."""
+        (self.path / RUN).unlink()
+        (self.path / REQUESTS).rmdir()
+        self.path.rmdir()
+
     def done(self) -> set[int]:
         """Numbers of the prompts that are kept."""
         # Editors and copies leave others beside them.

@@ -127,6 +127,9 @@ class DecodeModule(LightningModule):
             ConfigError: anything missing or incompatible, or a prompt that does not fit the target's window.
         """
         chosen = self.choices
+        precision = self.trainer.precision
+        if precision != "32-true":  # Lightning would run the passes in another precision than model.dtype says
+            raise ConfigError(f"trainer.precision {precision}: leave it out; model.dtype is the precision")
         if self.session is None:
             self.session = open_session(
                 chosen["target"],
@@ -227,7 +230,10 @@ class DecodeModule(LightningModule):
 
 
 def _filled(controllers: list[str], values: dict[str, int | float]) -> list[str]:
-    names = {name for spelling in controllers for _, name, _, _ in Formatter().parse(spelling) if name is not None}
+    try:
+        names = {name for spelling in controllers for _, name, _, _ in Formatter().parse(spelling) if name is not None}
+    except ValueError as error:
+        raise ConfigError(f"model.controllers {controllers}: {error}; write braces in pairs, {{alpha}}") from error
     if names != set(values):
         raise ConfigError(
             f"model.controllers name {sorted(names)} in braces, model.values has {sorted(values)}; give each a number"

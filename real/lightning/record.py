@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Recorder(Callback):
         self.out, self.force = out, force
         self.folder: RunFolder | None = None
         self.config_text: str | None = None
+        self._made = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         module, data = _ours(trainer, pl_module)
@@ -65,6 +67,7 @@ class Recorder(Callback):
 
     def _open(self, path: Path, settings: dict[str, Any]) -> None:
         try:
+            self._made = not path.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
             self.folder = RunFolder(path, settings, force=self.force, reopen=True)
         except OSError as error:
@@ -128,6 +131,17 @@ class Recorder(Callback):
         if isinstance(exception, KeyboardInterrupt) and self.folder is not None and trainer.is_global_zero:
             kept = len(self.folder.done())
             click.echo(f"{self.folder.path}: {kept} prompts are kept; the same command continues after them", err=True)
+        elif isinstance(exception, ConfigError) and self._made and trainer.is_global_zero:
+            self._unmake()
+
+    def _unmake(self) -> None:
+        """Remove the folder of a run that was refused before anything was decoded or measured; the corrected command
+        would find it holding a run with other settings."""
+        if self.folder is None or self.folder.done() or (self.folder.path / LATENCY).exists():
+            return
+        with suppress(OSError):
+            (self.folder.path / CONFIG).unlink(missing_ok=True)
+            self.folder.remove()
 
     def _finish(self, folder: RunFolder, module: DecodeModule) -> None:
         assert module.session is not None
