@@ -38,5 +38,5 @@ def recall(comparison: Comparison, request: Request) -> None:
         if difference is not None:
             raise ConfigError(
                 f"{run.controller} cannot go on where it stopped ({difference}); the code or the kept prompts have "
-                "changed since, start again with --force"
+                "changed since; start again in another folder, or replace this one (--force; real.run: --record.force)"
             )

@@ -24,6 +24,7 @@ import wandb
 
 from real.folder import Request, Run
 from real.results import Result, best_of
+from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.paths import temporary_beside
 
@@ -31,6 +32,8 @@ ROUND = "round"
 DISABLED = "disabled"
 SWEEP = "WANDB_SWEEP_ID"
 ROOM_BYTES = 16 << 20
+ONLINE_TIMEOUT_S = 20.0  # wandb waits 90 s for a server that does not answer
+MODES = ("online", "offline", "shared", DISABLED)
 COLUMNS = (
     "drafted_len",
     "submitted_len",
@@ -50,12 +53,19 @@ class Tracking:
     Args:
         mode: online, offline or disabled; None: what WANDB_MODE says, else offline, but online under a sweep's agent.
         project, entity, tags: as in `wandb.init`.
+
+    Raises:
+        ConfigError: an unknown mode.
     """
 
     mode: str | None = None
     project: str = "specsim"
     entity: str | None = None
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.mode not in MODES:
+            raise ConfigError(f"tracking mode {self.mode!r}: allowed: {', '.join(MODES)}")
 
     @property
     def effective_mode(self) -> str:
@@ -161,7 +171,12 @@ class Tracker:
             reinit="create_new",
             # Provenance is in the config; measuring beside a comparison of times would disturb it.
             settings=wandb.Settings(
-                console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True
+                console="off",
+                silent=True,
+                disable_git=True,
+                save_code=False,
+                x_disable_stats=True,
+                init_timeout=ONLINE_TIMEOUT_S,
             ),
         )
 

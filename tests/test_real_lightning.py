@@ -32,6 +32,7 @@ from real.interleave import Comparison  # noqa: E402
 from real.lightning.cli import RunCLI  # noqa: E402
 from real.lightning.data import Batches, PromptData  # noqa: E402
 from real.lightning.module import DecodeModule  # noqa: E402
+from real.lightning.record import without_gaps  # noqa: E402
 from real.loop import Decoded, Round, Settings  # noqa: E402
 from real.recall import recall  # noqa: E402
 from real.results import results_of, sums_of  # noqa: E402
@@ -587,3 +588,16 @@ def test_results_are_ratios_of_sums_and_add_up_over_processes() -> None:
     assert results_of(np.zeros_like(total), names) == []
     (alone,) = results_of(sums_of(requests[0], ["fast"]), ["fast"])
     assert alone.tokens_per_s == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("done", "processes", "kept"),
+    [
+        ({0, 1, 2}, 1, {0, 1, 2}),
+        ({0, 2, 3}, 1, {0}),  # 1 is gone: what followed it is decoded again
+        ({1, 2}, 1, set()),
+        ({0, 1, 3, 4, 5}, 2, {0, 1, 3, 5}),  # 2 is gone from process 0
+    ],
+)
+def test_prompts_after_a_gap_are_decoded_again_in_their_order(done, processes, kept):
+    assert without_gaps(done, processes) == kept

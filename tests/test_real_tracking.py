@@ -324,3 +324,8 @@ def test_a_sweeps_command_runs(path: Path, place: Path, tmp_path: Path, monkeypa
 
 def test_there_are_sweeps() -> None:
     assert {path.stem for path in SWEEPS} == {"alpha", "max_length"}
+
+
+def test_an_unknown_mode_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match="mode 'ofline': allowed: online, offline"):
+        Tracking(mode="ofline")

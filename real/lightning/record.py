@@ -51,6 +51,7 @@ class Recorder(Callback):
         self.out, self.force = out, force
         self.folder: RunFolder | None = None
         self.config_text: str | None = None
+        self._kept: set[int] = set()
         self._made = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -61,7 +62,7 @@ class Recorder(Callback):
         from_zero(trainer, lambda: self._open(path, settings))
         if self.folder is None:
             self.folder = RunFolder(path, settings, reopen=True)
-        data.kept = self.folder.done()
+        data.kept = self._kept = without_gaps(self.folder.done(), trainer.world_size)
         if module.latency is None and (path / LATENCY).exists():
             module.latency = load_latency(path / LATENCY)  # measured when the run began
 
@@ -81,9 +82,9 @@ class Recorder(Callback):
                 temporary.write_text(self.config_text, encoding="utf-8")
 
     def kept_by(self, rank: int) -> list[Request]:
-        """Prompts that a process decoded in earlier runs, in order."""
+        """Prompts that a process decoded in earlier runs and need not decode again, in order."""
         assert self.folder is not None
-        return [request for request in self.folder.load() if request.lane == rank]
+        return [request for request in self.folder.load() if request.lane == rank and request.number in self._kept]
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module, _ = _ours(trainer, pl_module)
@@ -158,6 +159,18 @@ class Recorder(Callback):
             effective=module.description(),
             software={name: metadata.version(name) for name in PACKAGES},
         )
+
+
+def without_gaps(done: set[int], processes: int) -> set[int]:
+    """Kept prompts less those that follow one that is gone (deleted because it could not be read, say).
+
+    Controllers may learn over prompts, so those after the gap are decoded again in the order they were decoded in.
+    """
+    kept: set[int] = set()
+    for number in sorted(done):
+        if number < processes or number - processes in kept:
+            kept.add(number)
+    return kept
 
 
 def settings_of(trainer: Trainer, module: DecodeModule, data: PromptData) -> dict[str, Any]:
