@@ -120,7 +120,8 @@ def test_float32_token_for_token(drafter: str, spelling: str) -> None:
     differences = compare(given, found)
     report(f"float32, {drafter}, {spelling}", found, differences)
     assert differences == []
-    assert sum(row.accepted_len for decoded in found for row in decoded.rounds) > 0
+    # Drafts were verified; a rule may find that none is worth it (lambda with the first 20 layers: 0 of 51 accepted).
+    assert sum(row.submitted_len for decoded in found for row in decoded.rounds) > 0
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
