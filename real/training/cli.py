@@ -1,0 +1,95 @@
+"""The Lightning command line of training: one YAML file or flags for module, data, keeper and Trainer.
+
+Owns which classes the command offers, the Trainer's defaults and what a run's settings are.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from real.training.keep import Keeper
+from real.training.module import TrainModule
+from specsim.errors import ConfigError
+
+TRAINER_DEFAULTS = {
+    "accelerator": "auto",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,
+    "use_distributed_sampler": False,
+    "num_sanity_val_steps": 0,
+    "max_epochs": -1,  # the data has no end; max_steps decides
+    "max_steps": 1000,
+    "check_val_every_n_epoch": None,
+    "val_check_interval": 100,
+}
+DECIDING = ("max_steps", "precision", "accumulate_grad_batches", "gradient_clip_val")
+_UNUSED = {"model", "train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path", "weights_only"}
+
+
+class TrainCLI(LightningCLI):
+    """`fit` of a TrainModule on a data module, kept in a folder."""
+
+    def __init__(self) -> None:
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # devices found, tips
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")  # batches are made in no time
+        super().__init__(
+            TrainModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=None,  # the keeper keeps what decides the numbers
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={
+                "prog": "python -m real.train",
+                "description": "Train a small target, or drafters for a target.",
+                "fit": {"description": "Train; the same command again goes on after an interruption."},
+            },
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {"fit": _UNUSED}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(Keeper, "keep")
+        parser.add_argument("--threads", type=int, default=1, help="of torch; results depend on it in the last bits")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ValueError) as error:
+            raise ConfigError(f"trainer: {error}") from error
+
+    def after_instantiate_classes(self) -> None:
+        assert self.subcommand is not None
+        whole = self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False, format="json")
+        self.keeper: Keeper = self._get(self.config_init, "keep")
+        self.keeper.settings = settings_of(whole)
+        torch.set_num_threads(self._get(self.config, "threads"))
+
+    def fit(self, model: TrainModule, datamodule: LightningDataModule) -> None:
+        """Train from the start, or on from the folder's checkpoint."""
+        checkpoint = self.keeper.open()
+        self.trainer.fit(model, datamodule=datamodule, ckpt_path=checkpoint, weights_only=checkpoint and False)
+
+
+def settings_of(dumped: str) -> dict[str, Any]:
+    """What of a run's configuration decides its numbers, as JSON values."""
+    import json
+
+    whole = json.loads(dumped)
+    trainer = {key: whole["trainer"].get(key) for key in DECIDING}
+    return {"model": whole["model"], "data": whole["data"], "threads": whole["threads"], "trainer": trainer}

@@ -1,0 +1,141 @@
+"""Keeping a training run: checkpoints it goes on from, its curves, and what came out of it.
+
+Owns the run folder: `settings.json` (what decides the numbers), `last.ckpt`, `curves.jsonl`, and where the result goes.
+Every file is written in one step, so that an interrupted run leaves none half written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from real.training.module import TrainModule
+from specsim.errors import ConfigError
+from specsim.paths import replace_file
+
+CHECKPOINT, CURVES, SETTINGS, RESULT = "last.ckpt", "curves.jsonl", "settings.json", "result"
+
+
+class Keeper(Callback):
+    """Saves every so many steps; the same settings in the same folder go on from there, bit for bit.
+
+    A checkpoint is taken before a step, when Lightning's own counters agree with the optimizer's.
+
+    Args:
+        out: the run folder.
+        result: folder of what was trained; default `result` in the run folder.
+        every: steps between checkpoints.
+        log_every: steps between the points of the curves.
+        force: throw away what the run folder holds.
+
+    Attributes:
+        settings: JSON values that decide the numbers; the command line sets them.
+        command: for the card.
+    """
+
+    def __init__(
+        self, out: str, result: str | None = None, every: int = 100, log_every: int = 10, force: bool = False
+    ) -> None:
+        self.out, self.result = Path(out), Path(result) if result else Path(out) / RESULT
+        self.every, self.log_every, self.force = every, log_every, force
+        self.settings: dict[str, Any] = {}
+        self.command = ""
+        self.rows: list[dict[str, float]] = []
+
+    def open(self) -> Path | None:
+        """Make or check the folder; the checkpoint to go on from, if there is one.
+
+        Raises:
+            ConfigError: the folder holds a run with other settings, or cannot be made.
+        """
+        if self.force:
+            for name in (CHECKPOINT, CURVES, SETTINGS):
+                (self.out / name).unlink(missing_ok=True)
+        file, wanted = self.out / SETTINGS, json.loads(json.dumps(self.settings))
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else wanted
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file}: cannot be used ({error}); choose another keep.out") from error
+        different = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
+        if different:
+            key = different[0]
+            raise ConfigError(
+                f"{self.out} holds a training with other settings ({', '.join(different)}; {key} was "
+                f"{found.get(key)!r}, now {wanted.get(key)!r}); choose another keep.out, or add --keep.force true to "
+                "throw it away"
+            )
+        with replace_file(file) as temporary:
+            temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        checkpoint = self.out / CHECKPOINT
+        return checkpoint if checkpoint.exists() else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = state_dict["rows"]
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step and trainer.global_step % self.every == 0:
+            self._save(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
+            self._note(trainer, "train/")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._note(trainer, "val/")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, TrainModule)
+        self._save(trainer)
+        self._publish(pl_module)
+
+    def _note(self, trainer: Trainer, prefix: str) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(prefix)}
+        self.rows.append({"step": trainer.global_step, **metrics})
+        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        click.echo(f"step {trainer.global_step} of {trainer.max_steps}: {text}", err=True)
+
+    def _save(self, trainer: Trainer) -> None:
+        with replace_file(self.out / CHECKPOINT) as temporary:
+            trainer.save_checkpoint(temporary)
+        with replace_file(self.out / CURVES) as temporary:
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+
+    def _publish(self, module: TrainModule) -> None:
+        """The result's folder appears whole or not at all."""
+        try:
+            self.result.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".result-", dir=self.result.parent) as scratch:
+                made = Path(scratch) / "made"
+                made.mkdir()
+                module.export(made)
+                (made / "README.md").write_text(self._card(module), encoding="utf-8")
+                shutil.rmtree(self.result, ignore_errors=True)
+                made.replace(self.result)
+        except OSError as error:
+            raise ConfigError(f"{self.result}: cannot be written ({error}); choose another keep.result") from error
+
+    def _card(self, module: TrainModule) -> str:
+        about = module.about()
+        checks = [row for row in self.rows if any(name.startswith("val/") for name in row)]
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in (checks[-1] if checks else {}).items())
+        lines = [
+            f"# {about.pop('title')}",
+            "",
+            *(f"* {name}: {value}" for name, value in about.items()),
+            f"* steps: {module.trainer.global_step}",
+            f"* command: `{self.command}`",
+            f"* validation: {figures}",
+        ]
+        return "\n".join(lines) + "\n"

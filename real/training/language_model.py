@@ -1,0 +1,89 @@
+"""A small causal language model of the Llama class, trained from scratch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import LightningDataModule
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import logging as transformers_logging
+
+from real.training.module import TrainModule
+
+
+class LanguageModel(TrainModule):
+    """Next-token cross-entropy in nats.
+
+    Deep and narrow on purpose: a plain step then costs many layers, and a drafter of one layer is cheap beside it.
+
+    Args:
+        layers, hidden, heads, kv_heads, feed_forward: sizes; a head has hidden / heads entries.
+        vocabulary: tokens; of the data's tokenizer.
+        window: longest text in tokens.
+        seed: of the initial weights.
+        muon_lr, adam_lr, warmup_steps: see TrainModule.
+    """
+
+    def __init__(
+        self,
+        layers: int = 16,
+        hidden: int = 160,
+        heads: int = 4,
+        kv_heads: int = 2,
+        feed_forward: int = 432,
+        vocabulary: int = 4096,
+        window: int = 320,
+        seed: int = 0,
+        muon_lr: float = 0.02,
+        adam_lr: float = 0.003,
+        warmup_steps: int = 100,
+    ) -> None:
+        super().__init__(muon_lr, adam_lr, warmup_steps)
+        config = LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            intermediate_size=feed_forward,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            max_position_embeddings=window,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=0,
+            pad_token_id=0,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.net = LlamaForCausalLM(config)
+
+    def _loss(self, windows: torch.Tensor) -> torch.Tensor:
+        logits = self.net(input_ids=windows[:, :-1], use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = self._loss(batch)
+        self.log("train/loss", loss.detach())
+        return loss
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.log("val/loss", self._loss(batch), batch_size=len(batch))
+
+    def about(self) -> dict[str, str]:
+        size, config = sum(parameter.numel() for parameter in self.net.parameters()), self.net.config
+        return {
+            "title": "Small language model of Python sources",
+            "data": cast(Any, self.trainer).datamodule.about,
+            "model": f"Llama class, {config.num_hidden_layers} layers x {config.hidden_size}, {size} parameters",
+        }
+
+    def export(self, folder: Path) -> None:
+        """The model in bfloat16 with the data's tokenizer, as transformers loads them."""
+        data = cast(Any, self.trainer).datamodule
+        assert isinstance(data, LightningDataModule)
+        transformers_logging.disable_progress_bar()
+        half = LlamaForCausalLM(self.net.config).to(torch.bfloat16)
+        half.load_state_dict(self.net.state_dict())
+        half.save_pretrained(folder)
+        cast(Any, data).tokenizer.save_pretrained(folder)

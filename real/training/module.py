@@ -1,0 +1,58 @@
+"""What every training here has in common: the optimizer, its schedule, and what is logged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+
+from real.training.optimizer import MuonAdamW, rate
+from specsim.errors import ConfigError
+
+
+class TrainModule(LightningModule):
+    """A module trained for a fixed number of steps.
+
+    A subclass logs `train/loss` and its validation metrics, and writes its result with `export`.
+
+    Args:
+        muon_lr: learning rate of matrices.
+        adam_lr: of embeddings, norms and all else.
+        warmup_steps: in which the rates rise from 0.
+    """
+
+    def __init__(self, muon_lr: float = 0.02, adam_lr: float = 0.003, warmup_steps: int = 100) -> None:
+        super().__init__()
+        self.muon_lr, self.adam_lr, self.warmup_steps = muon_lr, adam_lr, warmup_steps
+
+    def export(self, folder: Path) -> None:
+        """Write what was trained into an empty folder."""
+        raise NotImplementedError
+
+    def about(self) -> dict[str, str]:
+        """Facts for the card beside the weights; `title`, `data` and `model` at least."""
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> MuonAdamW:
+        named = [(name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad]
+        matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
+        others = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
+        return MuonAdamW(
+            [
+                {"params": matrices, "kind": "muon", "lr": self.muon_lr, "full_lr": self.muon_lr},
+                {"params": others, "kind": "adamw", "lr": self.adam_lr, "full_lr": self.adam_lr},
+            ]
+        )
+
+    def on_fit_start(self) -> None:
+        if self.trainer.max_steps < 1:
+            raise ConfigError("trainer.max_steps: allowed: 1 or more; the learning rate falls to 0 over that many")
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        share = rate(self.global_step, warmup=self.warmup_steps, total=self.trainer.max_steps)
+        for optimizer in self.trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["full_lr"] * share
+        self.log("train/rate", share)
