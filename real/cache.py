@@ -13,6 +13,7 @@ keep every key and are limited by their mask, so taking tokens back cannot lose 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,6 +87,21 @@ class KVCache:
             self._lengths[layer_idx] = length
         if self._positions is not None:
             self._positions = self._positions[:length]
+
+    def keep(self, start: int, places: Sequence[int]) -> None:
+        """Forget every position from `start` on but start + places[0], start + places[1], ..., which move together.
+
+        Args:
+            start: positions before it stay.
+            places: ascending; what is left is one text again, each token at its place in it.
+        """
+        if list(places) != list(range(len(places))):
+            for buffers in (self._keys, self._values):
+                for buffer in buffers.values():
+                    rows = start + torch.tensor(list(places), dtype=torch.int64, device=buffer.device)
+                    buffer[:, :, start : start + len(places)] = buffer[:, :, rows]
+        self.crop_to(start + len(places))
+        self._positions = None
 
     def place(self, position_ids: torch.Tensor | None, new: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Note where `new` coming tokens sit; (int64[new] their positions, int64[held + new] those of all slots)."""

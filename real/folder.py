@@ -31,7 +31,7 @@ RUN, REQUESTS, ROUNDS, OUTPUTS = "run.json", "requests", "rounds.parquet", "outp
 SCHEMA = "specsim.real_run/1"
 _COLUMNS = (
     *("round", "pos", "ctx_len", "arm", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes"),
-    *("available_len", "draft_s", "verify_s", "round_s"),
+    *("available_len", "scored_len", "forward_passes", "draft_s", "verify_s", "round_s"),
 )
 
 

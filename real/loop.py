@@ -2,12 +2,13 @@
 
     arm, want = controller.begin(pos, ctx_len)          # how many tokens to draft
     draft     = drafter.propose(...)                    # in whole passes; controller.revise after each
-    scores    = target.score(last, draft[:submit])      # submit = 0 is plain decoding
+    scores    = target.score(last, draft.first(submit)) # submit = 0 is plain decoding
     verdict   = verify(draft, scores)                   # accepted tokens, and one of the target's own
     commit, stop checks, controller.update, sink.append
 
 Everything that differs between methods is behind `propose`, `score`, the verdict and `commit`; no name of a method
-appears here. Plain decoding is the drafter that proposes nothing, and is timed by the same lines.
+appears here. A draft is a chain, or a tree whose nodes the controller counts as it counts a chain's tokens. Plain
+decoding is the drafter that proposes nothing, and is timed by the same lines.
 
 Sampled drafts and controllers. A controller that looks at the probabilities of drafted tokens and then submits only
 some of them selects by value: tokens it likes are verified, tokens it does not are drawn from the target instead. The
@@ -30,7 +31,8 @@ from real.clock import DRAFT, VERIFY, Clock, clock_for
 from real.drafters.base import Drafter
 from real.draws import Draws, KeyedDraws
 from real.target import Target
-from real.verify import Draft, Processor, process, verify_greedy, verify_sampling
+from real.tree import paths, walk_greedy, walk_sampling, within
+from real.verify import Draft, Processor, Proposal, process, verify_greedy, verify_sampling
 from specsim.controllers import Controller
 from specsim.errors import ConfigError, SpecsimError
 from specsim.kernel import passes_for, served
@@ -81,6 +83,9 @@ class Round:
         accepted_len: draft tokens that became output before the round's last token; a draft token that ended the
             output counts as that last token, so emitted_len = accepted_len + 1 always.
         available_len: tokens the drafter could have offered, as far as it was asked.
+        scored_len: draft tokens in the target's pass; another number than submitted_len where the controller counts
+            something else, such as the depth of a tree.
+        forward_passes: passes the drafter's network made; draft_passes counts whole blocks, as the simulator does.
         q: float32[drafted_len] confidences the controller saw.
         draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work and the controller's.
     """
@@ -91,6 +96,8 @@ class Round:
     draft_passes: int
     available_len: int
     q: npt.NDArray[np.float32]
+    scored_len: int = 0
+    forward_passes: int = 0
     round: int = 0
     pos: int = 0
     ctx_len: int = 0
@@ -193,7 +200,7 @@ def decode(
     if target.window is not None:
         capacity = min(capacity, target.window + drafter.max_draft_len + 1)
     started = perf_counter()
-    target.start(prompt, capacity)
+    target.start(prompt, capacity, drafter.tap)
     drafter.start(prompt, capacity, draws, settings.processors)
     controller.start_request(request)
     clock.start()
@@ -204,14 +211,17 @@ def decode(
         arm, want = controller.begin(pos, len(text))
         draft, row = _draft(drafter, controller, arm, want, room, pos, clock, prompt.device)
         clock.enter()
-        scored = draft.first(row.submitted_len)
-        logits = target.score(torch.cat([torch.tensor(text[-1:], device=prompt.device), scored.tokens]))
-        new = _verify(scored, logits, text, settings, draws, pos)
+        # A tree may be deeper than what can still become output.
+        scored = within(draft.first(row.submitted_len), room)
+        row.scored_len = len(scored.tokens)
+        last = torch.tensor(text[-1:], device=prompt.device)
+        logits = target.score(torch.cat([last, scored.tokens]), scored.parents)
+        new, path = _verify(scored, logits, text, settings, draws, pos)
         clock.leave(VERIFY)
         row.round, row.pos, row.ctx_len = len(result.rounds), pos, len(text)
         result.reason = _commit(new, text, settings)
         result.output += new
-        target.commit(len(text) - 1)
+        target.commit(len(text) - 1, None if path is None else path[: len(new) - 1])
         drafter.commit(new)
         room = _room(text, result.output, settings, target)
         if not result.reason and room < 0:
@@ -233,22 +243,22 @@ def _draft(
     pos: int,
     clock: Clock,
     device: torch.device,
-) -> tuple[Draft, Round]:
+) -> tuple[Proposal, Round]:
     """Let the drafter draft until the controller wants no more; the draft and the row, decisions filled in."""
-    draft, available = Draft.nothing(device), min(room, drafter.max_draft_len)
+    draft: Proposal = Draft.nothing(device)
+    available = drafter.max_draft_len if drafter.branches and room > 0 else min(room, drafter.max_draft_len)
     q = np.zeros(0, np.float32)
     submit = passes = 0
     while want > len(q) and len(q) < available:
         count, before = served(want, available, drafter.block_len), len(q)
         clock.enter()
-        more = drafter.propose(count, arm)
-        draft = draft.then(more)
-        q = np.concatenate([q, more.q.float().cpu().numpy()])
+        draft = drafter.propose(count, arm)
+        q = draft.q.float().cpu().numpy()
         clock.leave(DRAFT)
-        sound = np.isfinite(q[before:])
+        sound = np.isfinite(q)
         if not sound.all():  # before a rule computes with it
             raise NotFiniteError(
-                f"output position {pos + before + int(sound.argmin())}: drafter {drafter.name} reports a probability "
+                f"output position {pos + int(sound.argmin())}: drafter {drafter.name} reports a probability "
                 "that is not finite (NaN or infinity). Check its weights, or load it in float32"
             )
         # A first search that found nothing was a pass all the same; a drafter at the end of its window made none.
@@ -258,26 +268,35 @@ def _draft(
         if len(q):
             submit, want = controller.revise(q, len(q) < available)
     row = Round(arm=arm, drafted_len=len(q), submitted_len=submit, draft_passes=passes, available_len=available, q=q)
+    row.forward_passes = passes if draft.passes is None else draft.passes
     return draft, row
 
 
 def _verify(
     draft: Draft, logits: torch.Tensor, text: list[int], settings: Settings, draws: Draws, pos: int
-) -> list[int]:
-    """Tokens the round yields: accepted draft tokens and one of the target's own, on the host."""
+) -> tuple[list[int], list[int] | None]:
+    """Tokens the round yields, accepted draft tokens and one of the target's own; and the path of a tree's nodes."""
+    scores = logits
     if settings.processors:
-        scores = process(settings.processors, torch.tensor(text, device=logits.device), draft.tokens, logits)
+        before = None if draft.parents is None else paths(draft.parents.tolist())
+        text_ids = torch.tensor(text, device=logits.device)
+        scores = process(settings.processors, text_ids, draft.tokens, logits, paths=before)
+    path = None
+    if draft.parents is None:
+        verdict = verify_sampling(draft, scores, draws, pos) if settings.sample else verify_greedy(draft, scores)
+        # The round's one synchronisation but for the confidences of each draft pass.
+        accepted, token, unsound, *tokens = torch.cat([verdict, draft.tokens]).tolist()
+        new = [*tokens[:accepted], token]
     else:
-        scores = logits
-    verdict = verify_sampling(draft, scores, draws, pos) if settings.sample else verify_greedy(draft, scores)
-    # The round's one synchronisation but for the confidences of each draft pass.
-    accepted, token, unsound, *tokens = torch.cat([verdict, draft.tokens]).tolist()
+        walked = walk_sampling(draft, scores, draws, pos) if settings.sample else walk_greedy(draft, scores)
+        path, token, unsound = walked
+        new = [*draft.tokens[path].tolist(), token]
     if unsound:
         raise NotFiniteError(
             f"output position {pos}: the target's or the drafter's numbers are not finite (NaN or infinity); nothing "
             "of this round was accepted. Check the weights, or load the models in float32"
         )
-    return [*tokens[:accepted], token]
+    return new, path
 
 
 def _commit(new: list[int], text: list[int], settings: Settings) -> str:

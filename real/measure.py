@@ -19,7 +19,7 @@ from real.draws import Draws
 from real.loop import Round, Settings, decode
 from real.session import ANY_LATENCY
 from real.target import Target
-from real.verify import Draft, Processor
+from real.verify import Draft, Processor, Proposal
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
 from specsim.online import OnlineController
@@ -82,7 +82,7 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
     for row, own in zip(rounds, drafted or [row.drafted_len for row in rounds], strict=True):
         found.append(
             Sample(
-                s=row.submitted_len + 1,
+                s=row.scored_len + 1,
                 ctx_len=row.ctx_len,
                 # A look-up that finds nothing is no pass to the simulator.
                 passes=own if block_len == 1 else row.draft_passes * (own > 0),
@@ -132,7 +132,7 @@ class _Turns(OnlineController):
         self._now.update(accepted, round_s)
 
 
-class _Filled:
+class _Filled(Drafter):
     """A drafter whose drafts have the length that was asked for: passes of its own first, then tokens of the prompt.
 
     Passes of a drafting model take as long as the target's, and a look-up may find nothing; what the target scores does
@@ -144,11 +144,10 @@ class _Filled:
         rng: chooses how many passes of its own a draft gets.
     """
 
-    samples = False
-
     def __init__(self, drafter: Drafter, max_draft_len: int, rng: np.random.Generator) -> None:
         self._drafter, self._rng = drafter, rng
         self.name, self.block_len, self.max_draft_len = drafter.name, drafter.block_len, max_draft_len
+        self.branches, self.tap = drafter.branches, drafter.tap
         self.own: list[int] = []
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -156,13 +155,22 @@ class _Filled:
         self._filler = prompt.repeat(-(-self.max_draft_len // len(prompt)))
         self.own, self._now = [], 0
 
-    def propose(self, count: int, arm: int) -> Draft:
+    def propose(self, count: int, arm: int) -> Proposal:
         most = count if self._drafter.block_len > 1 else int(self._rng.integers(1, MOST_PASSES + 1))
         found = self._drafter.propose(min(count, most), arm)
-        self._now, missing = len(found.tokens), count - len(found.tokens)
-        if not missing:
+        self._now, missing = len(found.q), count - len(found.q)
+        if missing <= 0:
             return found
-        return found.then(Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)))
+        filler, own = Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)), found.first(self._now)
+        if own.parents is None:
+            return own.then(filler)
+        # Siblings differ in a tree: what is missing goes on from its last node.
+        nodes = torch.arange(self._now - 1, count - 1)
+        return own._replace(
+            tokens=torch.cat([own.tokens, filler.tokens]),
+            q=torch.cat([own.q, filler.q]),
+            parents=torch.cat([own.parents, nodes]),
+        )
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._drafter.commit(tokens)

@@ -1,5 +1,7 @@
 """Verification: which draft tokens the target accepts, and the token it adds. Pure tensor functions.
 
+A draft is a chain or a tree (`Draft.parents`). What a tree's verification needs besides is in `real.tree`.
+
 Greedy: a draft token is accepted when it is the target's own choice. Sampling: speculative sampling (Leviathan et al.
 2023, Algorithm 1; Chen et al. 2023, Theorem 1): token x drafted from law q is accepted with probability
 min(1, p(x)/q(x)); at the first rejection a token is drawn from max(p - q, 0), normalised; after full acceptance from p.
@@ -13,7 +15,7 @@ Nothing here reads a value back to the host: verification waits for the device o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers.generation import logits_process
@@ -41,18 +43,25 @@ Processor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Draft(NamedTuple):
-    """What a drafter proposes in one round, d tokens so far.
+    """What a drafter proposes in one round, d tokens so far: a chain, or the nodes of a tree.
 
     Args:
         tokens: int64[d].
-        q: float32[d], the drafter's untempered softmax probability of each token.
+        q: float32[d]. Chain: the drafter's untempered softmax probability of each token. Tree: w_k / w_(k-1), w_k the
+            probability of the path to node k, in descending order (w_0 = 1). Either way the first k numbers multiply to
+            the probability of a path, and rules that read q work on both.
         law: float32[d, V], the distribution each token was drawn from, the same numbers that were drawn from; None when
-            tokens were chosen by a fixed rule.
+            tokens were chosen by a fixed rule, as those of a tree always are.
+        parents: int64[d] on the host, each node's parent among the tokens, always an earlier one; -1: the last
+            committed token. Siblings differ. None: a chain.
+        passes: network passes made for this round's draft; None: one for every `block_len` tokens.
     """
 
     tokens: torch.Tensor
     q: torch.Tensor
     law: torch.Tensor | None = None
+    parents: torch.Tensor | None = None
+    passes: int | None = None
 
     @staticmethod
     def nothing(device: torch.device | str) -> Draft:
@@ -61,15 +70,38 @@ class Draft(NamedTuple):
         return Draft(empty, empty.float())
 
     def first(self, count: int) -> Draft:
-        """The first `count` tokens."""
-        return Draft(self.tokens[:count], self.q[:count], None if self.law is None else self.law[:count])
+        """What is verified when `count` tokens are submitted: the first ones."""
+        return self._replace(
+            tokens=self.tokens[:count],
+            q=self.q[:count],
+            law=None if self.law is None else self.law[:count],
+            parents=None if self.parents is None else self.parents[:count],
+        )
 
     def then(self, more: Draft) -> Draft:
-        """This draft and another one after it."""
+        """This chain and another one after it; the number of passes is the later one's."""
         if not len(self.tokens):
             return more
         law = None if self.law is None or more.law is None else torch.cat([self.law, more.law])
-        return Draft(torch.cat([self.tokens, more.tokens]), torch.cat([self.q, more.q]), law)
+        return Draft(torch.cat([self.tokens, more.tokens]), torch.cat([self.q, more.q]), law, passes=more.passes)
+
+
+class Proposal(Protocol):
+    """What the loop needs of a draft under way; a `Draft` is one. Others build what is verified when asked."""
+
+    @property
+    def q(self) -> torch.Tensor:
+        """float32[m]: what the controller sees, one number per token it may submit."""
+        ...
+
+    @property
+    def passes(self) -> int | None:
+        """As in `Draft`."""
+        ...
+
+    def first(self, count: int) -> Draft:
+        """What is verified when the controller submits `count`, 0 <= count <= m."""
+        ...
 
 
 def verify_greedy(draft: Draft, scores: torch.Tensor) -> torch.Tensor:
@@ -145,7 +177,12 @@ def residual(p: torch.Tensor, token: torch.Tensor, q: torch.Tensor | None) -> to
 
 
 def process(
-    processors: Sequence[Processor], text: torch.Tensor, drafted: torch.Tensor, logits: torch.Tensor
+    processors: Sequence[Processor],
+    text: torch.Tensor,
+    drafted: torch.Tensor,
+    logits: torch.Tensor,
+    *,
+    paths: Sequence[Sequence[int]] | None = None,
 ) -> torch.Tensor:
     """Logits after the generation settings (temperature, top-k, penalties, ...), each row with the tokens before it.
 
@@ -154,6 +191,7 @@ def process(
         text: int64[L] prompt and committed output.
         drafted: int64[d] draft tokens; row i of the logits follows text + drafted[:i].
         logits: float[d + 1, V].
+        paths: places in `drafted` that row i follows, for each row; default: the first i.
 
     Returns:
         float32[d + 1, V]; the logits themselves, in their own dtype, when there are no processors.
@@ -166,9 +204,19 @@ def process(
         if isinstance(processor, _ROWWISE):
             scores = processor(whole[None], scores)
         else:
-            rows = [processor(whole[None, : len(text) + i], scores[i : i + 1]) for i in range(len(scores))]
+            before = range(len(scores)) if paths is None else paths
+            rows = [
+                processor(_prefix(whole, len(text), path)[None], scores[i : i + 1]) for i, path in enumerate(before)
+            ]
             scores = torch.cat(rows)
     return scores
+
+
+def _prefix(whole: torch.Tensor, length: int, path: int | Sequence[int]) -> torch.Tensor:
+    """The first `length` tokens and then so many more, or those at some places behind them."""
+    if isinstance(path, int):
+        return whole[: length + path]
+    return torch.cat([whole[:length], whole[length:][torch.tensor(path, dtype=torch.int64, device=whole.device)]])
 
 
 def sampling_processors(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> list[Any]:

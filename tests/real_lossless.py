@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from real.drafters.layer_skip import skip_layers
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Decoded, Settings, decode
-from real.target import Target
+from real.target import Tap, Target
+from real.tree import paths
 from specsim.controllers import Controller
 from specsim.online import OnlineController
 from tests.real_law import FixedClock, controller_of
@@ -160,18 +162,23 @@ class Checked(Target):
         super().__init__(model, **options)
         self.tolerance = tolerance
 
-    def start(self, prompt: torch.Tensor, capacity: int) -> None:
-        super().start(prompt, capacity)
+    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None) -> None:
+        super().start(prompt, capacity, tap)
         self._text, self._scored, self._taken_back, self.rejections = prompt[:-1], prompt[:-1], False, 0
 
-    def score(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits = super().score(tokens)
-        self._scored = torch.cat([self._text, tokens])
-        fresh = self.model(input_ids=self._scored[None], use_cache=False).logits[0, -len(tokens) :]
-        assert float((fresh - logits).abs().max()) <= self.tolerance * float(fresh.abs().max())
+    def score(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:
+        logits = super().score(tokens, parents)
+        self._root, self._nodes = torch.cat([self._text, tokens[:1]]), tokens[1:]
+        before = [list(range(i)) for i in range(len(tokens))] if parents is None else paths(parents.tolist())
+        for row, path in zip(logits, before, strict=True):
+            text = torch.cat([self._root, self._nodes[path]])
+            fresh = self.model(input_ids=text[None], use_cache=False).logits[0, -1]
+            assert float((fresh - row).abs().max()) <= self.tolerance * float(fresh.abs().max())
         self.rejections += self._taken_back
         return logits
 
-    def commit(self, length: int) -> None:
-        super().commit(length)
-        self._text, self._taken_back = self._scored[:length], length < len(self._scored)
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        super().commit(length, path)
+        kept = list(range(length - len(self._root)) if path is None else path)
+        self._text, self._taken_back = torch.cat([self._root, self._nodes[kept]]), len(kept) < len(self._nodes)
+        assert len(self._text) == length

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real  # noqa: E402
+from real.drafters.base import Drafter  # noqa: E402
 from real.draws import Draws  # noqa: E402
 from real.loop import Decoded, Settings, decode  # noqa: E402
 from real.target import Target  # noqa: E402
@@ -69,7 +70,7 @@ def plain(model: Scripted, prompt: Sequence[int], limit: int, stops: Sequence[in
             return text[len(prompt) :], "context"
 
 
-class Pattern:
+class Pattern(Drafter):
     """A drafter that is right where it is told to be.
 
     Args:
@@ -79,7 +80,7 @@ class Pattern:
         max_draft_len, block_len: as for any drafter.
     """
 
-    name, samples = "pattern", False
+    name = "pattern"
 
     def __init__(
         self,
@@ -103,10 +104,9 @@ class Pattern:
             text = self._text + self._draft
             token = choice(self._model, text)
             self._draft.append(token if self._right(len(text) - self._prompt_len) else (token + 1) % STOP)
-        new = self._draft[already:]
-        first = len(self._text) + already - self._prompt_len
-        q = [self._q(first + place) for place in range(len(new))]
-        return Draft(torch.tensor(new, dtype=torch.int64), torch.tensor(q))
+        first = len(self._text) - self._prompt_len
+        q = [self._q(first + place) for place in range(len(self._draft))]
+        return Draft(torch.tensor(self._draft, dtype=torch.int64), torch.tensor(q))
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._text += tokens

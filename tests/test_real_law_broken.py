@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real.loop  # noqa: E402
+from real.drafters.base import Drafter  # noqa: E402
 from real.drafters.model import ModelDrafter  # noqa: E402
 from real.loop import NotFiniteError  # noqa: E402
 from real.target import Target  # noqa: E402
@@ -42,7 +43,7 @@ from tests.real_law import (  # noqa: E402
 P, Q = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
 
 
-class Reporting:
+class Reporting(Drafter):
     """Another drafter that says its tokens were drawn from something else."""
 
     block_len, name = 1, "tampered"

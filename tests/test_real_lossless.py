@@ -6,6 +6,7 @@ Plain decoding here is a pass over the whole text for every token, without any c
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 
@@ -142,8 +143,8 @@ def test_p11_the_drafters_cache_too(name: str) -> None:
 
 def test_p11_the_check_above_sees_a_cache_that_keeps_a_rejected_token() -> None:
     class Forgetful(Checked):
-        def commit(self, length: int) -> None:
-            super().commit(length)
+        def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+            super().commit(length, path)
             if self._taken_back:
                 self._cache._lengths = {layer: held + 1 for layer, held in self._cache._lengths.items()}
 

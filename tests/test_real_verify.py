@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.drafters.base import NoDrafter  # noqa: E402
-from real.drafters.choose import parse_drafter  # noqa: E402
 from real.drafters.model import ModelDrafter  # noqa: E402
 from real.draws import KeyedDraws, pick  # noqa: E402
 from real.loop import Decoded, NotFiniteError, Settings, decode  # noqa: E402
 from real.target import Target  # noqa: E402
 from real.verify import Draft, acceptance, residual, verify_greedy, verify_sampling  # noqa: E402
-from specsim.errors import ConfigError  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
 from tests.real_law import (  # noqa: E402
     FixedClock,
@@ -64,14 +62,8 @@ def test_acceptance_and_residual_by_hand() -> None:
     assert residual(row, torch.tensor(0), None).tolist() == pytest.approx([0, 0.3, 0.2])
 
 
-def test_p3_one_candidate_per_place() -> None:
-    """Trees and several candidates per place are not offered: no drafter takes them, and such a draft ends the round.
-
-    One candidate is verified exactly (tests/test_real_law.py); no rule for more is claimed.
-    """
-    for spelled in ("model:branches=2", "layer-skip:candidates=3", "prompt-lookup:top=2"):
-        with pytest.raises(ConfigError, match="cannot read"):
-            parse_drafter(spelled, target="tiny", n_layers=4)
+def test_p3_several_candidates_per_place_are_a_tree() -> None:
+    """They are verified by a walk (tests/test_real_tree.py); two tokens side by side without parents end the round."""
 
     class TwoPerPlace(ModelDrafter):
         def propose(self, count: int, arm: int) -> Draft:

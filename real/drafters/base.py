@@ -12,7 +12,8 @@ from typing import Protocol
 import torch
 
 from real.draws import Draws
-from real.verify import Draft, Processor
+from real.target import Tap
+from real.verify import Draft, Processor, Proposal
 
 
 class Drafter(Protocol):
@@ -23,12 +24,16 @@ class Drafter(Protocol):
         block_len: tokens one pass yields; the loop asks for whole passes.
         max_draft_len: most tokens it proposes in a round; 0: none at all.
         samples: whether tokens are drawn at random, so that `Draft.law` is set.
+        branches: whether what it counts are nodes of a tree, of which more may be submitted than tokens are left.
+        tap: hidden states of the target that it reads; the loop has them filled. None: it reads none.
     """
 
     name: str
     block_len: int
     max_draft_len: int
-    samples: bool
+    samples: bool = False
+    branches: bool = False
+    tap: Tap | None = None
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         """Begin a request.
@@ -41,11 +46,11 @@ class Drafter(Protocol):
         """
         ...
 
-    def propose(self, count: int, arm: int) -> Draft:
-        """Go on with this round's draft until it has `count` tokens; the new tokens only, fewer when it cannot.
+    def propose(self, count: int, arm: int) -> Proposal:
+        """Go on with this round's draft until it has `count` tokens, and give all of it; fewer when it cannot.
 
         Args:
-            count: tokens wanted in this round in all.
+            count: tokens wanted in this round in all, at most `max_draft_len`.
             arm: draft configuration the controller chose; -1 when there is none to choose.
         """
         ...
@@ -55,10 +60,10 @@ class Drafter(Protocol):
         ...
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Plain decoding: proposes nothing."""
 
-    name, block_len, max_draft_len, samples = "none", 1, 0, False
+    name, block_len, max_draft_len = "none", 1, 0
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         self._device = prompt.device

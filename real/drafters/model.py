@@ -13,6 +13,7 @@ import torch
 
 from real.branches import greedy_choice
 from real.cache import KVCache, forward
+from real.drafters.base import Drafter
 from real.draws import Draws
 from real.verify import Draft, Processor, process
 from specsim.errors import ConfigError
@@ -20,7 +21,7 @@ from specsim.errors import ConfigError
 DRAFT_SAMPLING = ("greedy", "sample")
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts token by token with a model of its own.
 
     Args:
@@ -77,8 +78,7 @@ class ModelDrafter:
             # Only the last row matters: what follows everything fed.
             logits = forward(self.model, feed, self._cache, keep=1)[:, : self.width]
             self._draft = self._draft.then(self._sampled(logits, number) if self.samples else _greedy(logits))
-        tokens, q, law = self._draft
-        return Draft(tokens[already:], q[already:], None if law is None else law[already:])
+        return self._draft
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._text += tokens

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from real.drafters.base import Drafter
 from real.draws import Draws
 from real.verify import Draft, Processor
 from specsim.errors import ConfigError
@@ -55,7 +56,7 @@ def _before_stop(tokens: list[int], stop_ids: Collection[int]) -> list[int]:
     return tokens
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Prompt lookup in the decode loop. One look-up yields the whole draft, so a pass is `max_draft_len` tokens.
 
     Args:
@@ -66,8 +67,6 @@ class PromptLookupDrafter:
     Raises:
         ConfigError: a length below 1.
     """
-
-    samples = False
 
     def __init__(
         self, *, max_draft_len: int = 24, max_ngram_len: int = MAX_NGRAM_LEN, stop_ids: Collection[int] = ()
