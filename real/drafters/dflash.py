@@ -1,0 +1,187 @@
+"""Drafting with DFlash: a whole block per pass, from hidden states of the target's committed tokens.
+
+A round's first pass denoises the block as trained, `block_len` tokens. For more, further passes rerun the network with
+a longer masked block over the same context, since no hidden states exist for tokens that were not verified, so that a
+second block cannot be chained to the first. Pass k has k * block_len masks, `max_draft_len` at most:
+
+    keep-first    its first tokens are dropped: what was drafted before stays, the rest is appended
+    per-length    it replaces the whole draft
+
+A pass is never shortened: what a slot holds depends on the length of its block, and so must not depend on how many
+tokens are wanted, or a recording at every position could not predict a run. Tokens beyond those asked for are cut off.
+
+Source: z-lab/dflash, dflash/model.py at commit 1012959 (round, rejection sampling); design/controllers.md 2.3 n, 9.5
+(extension). Differs from it: the reference shortens the last block to what still fits, and starts from a token that the
+prompt's pass yields, where here the first round drafts after the prompt's last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from real.cache import KVCache
+from real.drafters.base import Drafter
+from real.drafters.dflash_net import DFlashNetwork, embedding_of, head_of
+from real.drafters.model import DRAFT_SAMPLING
+from real.draws import Draws
+from real.target import make_tap
+from real.verify import Draft, Processor, process
+from specsim.errors import ConfigError
+from specsim.schema import PASS_RULES
+
+KEEP_FIRST, PER_LENGTH = "keep-first", "per-length"
+
+
+class BlockDenoiser:
+    """A DFlash network over the text of one request: keeps the context's keys and values, denoises blocks after it.
+
+    Args:
+        network: the drafter network, in eval mode, on the target's device.
+        model: the target's model, whose hidden states, embedding and head it uses.
+    """
+
+    def __init__(self, network: DFlashNetwork, model: Any) -> None:
+        self.network = network
+        self.tap = make_tap(model, network.config.target_layer_ids)
+        self.embedding, self._head = embedding_of(network, model), head_of(network, model)
+
+    def start(self, capacity: int) -> None:
+        """Begin a request of at most `capacity` tokens, blocks included, and take in what the tap holds of it."""
+        self._cache = KVCache(capacity)
+        self.network.absorb(self._context(), self._cache)
+
+    def logits(self, anchor: int, masks: int, *, first: int = 0) -> torch.Tensor | None:
+        """Denoise `masks` slots after the last committed token.
+
+        Args:
+            anchor: that token; the context is all before it.
+            masks: masked slots.
+            first: slots whose logits are not wanted, from the left.
+
+        Returns:
+            float[masks - first, R], of the R ids the network drafts (`tokens`); None while there is no context.
+        """
+        new, past = self._context(), self._cache.length
+        here = past + new.shape[1]
+        if not here:
+            return None
+        block = self.network.noise(torch.tensor([anchor], device=new.device), 1 + masks, self.embedding)
+        places = torch.arange(past, here + 1 + masks, device=new.device)
+        ends = here - past
+        hidden = self.network(
+            block, new, context_positions=places[:ends], block_positions=places[ends:], cache=self._cache
+        )
+        return self.network.logits(hidden[0, 1 + first :], *self._head)
+
+    def _context(self) -> torch.Tensor:
+        features = self.tap.take()
+        return self.network.context(features[None].to(self.embedding.dtype))
+
+
+class DFlashDrafter(Drafter):
+    """Drafts blocks with a DFlash network.
+
+    Args:
+        network: of `real.drafters.dflash_load`, in eval mode, on the target's device and in its dtype.
+        model: the target's model.
+        name: for logs and tables.
+        max_draft_len: most tokens proposed in a round.
+        sampling: `greedy` or `sample`, as for `real.drafters.model`; sampled tokens are drawn slot by slot, each from
+            its own logits under the request's processors.
+        pass_rule: what passes for a longer draft do, see the module's text.
+        block_size: slots of a block, the anchor included; default: as trained.
+
+    Raises:
+        ConfigError: an option that is not allowed, or layers the target does not have.
+    """
+
+    def __init__(
+        self,
+        network: DFlashNetwork,
+        model: Any,
+        *,
+        name: str,
+        max_draft_len: int = 24,
+        sampling: str = "greedy",
+        pass_rule: str = KEEP_FIRST,
+        block_size: int | None = None,
+    ) -> None:
+        size = network.config.block_size if block_size is None else block_size
+        for key, value, allowed in (("draft sampling", sampling, DRAFT_SAMPLING), ("pass_rule", pass_rule, PASS_RULES)):
+            if value not in allowed:
+                raise ConfigError(f"{key} {value!r}: allowed: {', '.join(allowed)}")
+        for key, value, least in (("max_draft_len", max_draft_len, 1), ("block size", size, 2)):
+            if value < least:
+                raise ConfigError(f"{key} {value}: allowed: {least} or more")
+        self.name, self.max_draft_len, self.samples = name, max_draft_len, sampling == "sample"
+        self.block_len, self.pass_rule = size - 1, pass_rule
+        self.network, self.window = network, network.config.max_position_embeddings
+        self.denoiser = BlockDenoiser(network, model)
+        self.tap = self.denoiser.tap
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        self.denoiser.start(capacity + 1 + self.block_len)
+        self._draws, self._processors = draws, processors
+        self._text, self._prompt_len, self._device = prompt.tolist(), len(prompt), prompt.device
+        self._begin()
+
+    def propose(self, count: int, arm: int) -> Draft:
+        count = min(count, self.max_draft_len, self.window - len(self._text))
+        while len(self._draft.tokens) < count:
+            masks = pass_len(self._passes + 1, self.block_len, self.max_draft_len)
+            first = len(self._draft.tokens) if self.pass_rule == KEEP_FIRST else 0
+            logits = self.denoiser.logits(self._text[-1], masks, first=first)
+            if logits is None:  # the target has not read the prompt yet: nothing to draft from
+                break
+            self._passes += 1
+            self._draft = self._extended(self._draft.first(first), logits)
+        return self._draft.first(max(count, 0))._replace(passes=self._passes)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._text += tokens
+        self._begin()
+
+    def _begin(self) -> None:
+        self._draft, self._passes = Draft.nothing(self._device), 0
+
+    def _extended(self, draft: Draft, logits: torch.Tensor) -> Draft:
+        """The draft and one token per row of float[new, R] logits after it."""
+        if not self.samples:
+            tokens, q = first_choice(self.network, logits)
+            return draft.then(Draft(tokens, q))
+        text = torch.tensor(self._text, device=self._device)
+        wide = full_width(self.network, logits)
+        plain = torch.softmax(wide.float(), dim=-1)
+        for row in range(len(logits)):
+            scores = process(self._processors, torch.cat([text, draft.tokens]), text[:0], wide[row : row + 1])
+            if self.network.kept_ids is not None and not torch.isfinite(scores).any():
+                break  # the processors forbid every id that could be drafted
+            law = torch.softmax(scores.float(), dim=-1)
+            token = self._draws.drafted(law[0], len(text) - self._prompt_len + len(draft.tokens))[None]
+            draft = draft.then(Draft(token, plain[row, token], law))
+        return draft
+
+
+def pass_len(number: int, block_len: int, max_draft_len: int) -> int:
+    """Masks of a round's pass `number`, 1-based: the block as trained, then longer ones up to `max_draft_len`."""
+    return block_len if number == 1 else min(number * block_len, max_draft_len)
+
+
+def first_choice(network: DFlashNetwork, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(int64[n] the likeliest token of each slot, float32[n] its probability) of float[n, R] logits."""
+    chosen = logits.argmax(dim=-1)
+    scores = logits.float()
+    q = (scores.gather(-1, chosen[..., None])[..., 0] - scores.logsumexp(dim=-1)).exp()
+    return chosen if network.kept_ids is None else network.kept_ids[chosen], q
+
+
+def full_width(network: DFlashNetwork, logits: torch.Tensor) -> torch.Tensor:
+    """float[n, V] logits of all of the target's ids, -inf for those the network does not draft."""
+    if network.kept_ids is None:
+        return logits
+    wide = logits.new_full((*logits.shape[:-1], network.config.vocab_size), -torch.inf)
+    wide[..., network.kept_ids] = logits
+    return wide
