@@ -5,7 +5,9 @@ Owns the way from command-line spellings to objects that `real.loop` takes. Know
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from real.compat import check_models, logits_width
 from real.drafters.base import Drafter, NoDrafter
@@ -19,6 +21,21 @@ from real.target import Target
 from specsim.controllers import Controller, Setting, build
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
+
+
+class Maker(Protocol):
+    """Makes a drafter of its options (`real.drafters.choose.KEYS`) for a loaded target.
+
+    Raises ConfigError for options it cannot read, and for a checkpoint that is broken or does not fit the target.
+    """
+
+    def __call__(
+        self, options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
+    ) -> Drafter: ...
+
+
+# Drafters with a network of their own: one line each, and one in `real.drafters.choose.KEYS`.
+MAKERS: dict[str, Maker] = {}
 
 # For controllers that look at no cost, or whose spelling is only being checked: building one takes a latency model.
 ANY_LATENCY = LatencyModel.affine(c_s=0.001, b_s=0.05)
@@ -102,6 +119,10 @@ def make_drafter(
     if spec.name == PROMPT_LOOKUP:
         return PromptLookupDrafter(
             max_draft_len=max_draft_len, max_ngram_len=spec.max_ngram_len or 1, stop_ids=loaded.stop_ids
+        )
+    if spec.name in MAKERS:
+        return MAKERS[spec.name](
+            spec.options, loaded, max_draft_len=max_draft_len, sampling=draft_sampling, merge_prompt=merge_prompt
         )
     if spec.name == MODEL:
         other = load_target(spec.path or "", dtype=loaded.dtype, device=loaded.device)

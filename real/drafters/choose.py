@@ -1,19 +1,28 @@
 """From a drafter's name on the command line to its settings.
 
-Owns the names, the syntax `name[:key=value]` and the default skip set. Loads nothing: `real.session` does.
+Owns the names, the syntax `name[:key=value,key=value]` and the default skip set. Loads nothing: `real.session` does.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from real.drafters.layer_skip import check_layers, parse_layers
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
 NONE, LAYER_SKIP, EARLY_EXIT, PROMPT_LOOKUP, MODEL = "none", "layer-skip", "early-exit", "prompt-lookup", "model"
-KEYS = {NONE: (), LAYER_SKIP: ("skip", "keep"), EARLY_EXIT: ("layers",), PROMPT_LOOKUP: ("ngram",), MODEL: ("path",)}
+KEYS: dict[str, tuple[str, ...]] = {
+    NONE: (),
+    LAYER_SKIP: ("skip", "keep"),
+    EARLY_EXIT: ("layers",),
+    PROMPT_LOOKUP: ("ngram",),
+    MODEL: ("path",),
+}
+# Drafters that cannot do without one of their keys.
+NEEDED = {EARLY_EXIT: "layers", MODEL: "path"}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
 DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
@@ -28,12 +37,14 @@ class DrafterSpec:
         skip_layers: layers of the target left out (layer-skip, early-exit).
         max_ngram_len: longest n-gram searched (prompt-lookup).
         path: folder or hub id of the drafting model (model).
+        options: keys and values as they were spelled, for the drafters of `real.session.MAKERS`, which read them.
     """
 
     name: str
     skip_layers: tuple[int, ...] | None = None
     max_ngram_len: int | None = None
     path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def block_len(self, max_draft_len: int) -> int:
         """Tokens one drafter pass yields: a whole draft for a prompt lookup, else one."""
@@ -60,36 +71,52 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
         close = difflib.get_close_matches(name, KEYS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(KEYS)}"
         raise ConfigError(f"drafter {name!r}: no such drafter; {hint}")
-    key, equals, value = rest.partition("=")
-    if rest and (key not in KEYS[name] or not equals or not value):
-        allowed = " or ".join(f"{name}:{known}=..." for known in KEYS[name]) or name
-        raise ConfigError(f"drafter {text!r}: cannot read {rest!r}; allowed: {allowed}")
+    options = _options(text, name, rest)
     if name != LAYER_SKIP and skip_layers is not None:
         raise ConfigError(f"--skip-layers belongs to the drafter {LAYER_SKIP}, not to {name}")
-    if name in (EARLY_EXIT, MODEL) and not rest:
-        raise ConfigError(f"drafter {text!r}: name its {KEYS[name][0]}, {name}:{KEYS[name][0]}=...")
-    if name == NONE:
-        return DrafterSpec(name=name)
+    needed = NEEDED.get(name)
+    if needed is not None and needed not in options:
+        raise ConfigError(f"drafter {text!r}: name its {needed}, {name}:{needed}=...")
     if name == MODEL:
-        return DrafterSpec(name=name, path=value)
+        return DrafterSpec(name=name, path=options["path"])
     if name == EARLY_EXIT:
-        first = _whole(name, key, value)
+        first = _whole(name, "layers", options["layers"])
         return DrafterSpec(name=name, skip_layers=check_layers(range(first, n_layers), n_layers))
     if name == PROMPT_LOOKUP:
-        return DrafterSpec(name=name, max_ngram_len=_whole(name, key, value) if rest else MAX_NGRAM_LEN)
-    if rest and skip_layers is not None:
-        raise ConfigError(f"drafter {text!r}: give the layers here or in --skip-layers, not both")
-    return DrafterSpec(name=name, skip_layers=_skip_set(target, n_layers, key, value, skip_layers))
+        ngram = _whole(name, "ngram", options["ngram"]) if options else MAX_NGRAM_LEN
+        return DrafterSpec(name=name, max_ngram_len=ngram)
+    if name == LAYER_SKIP:
+        if len(options) + (skip_layers is not None) > 1:
+            raise ConfigError(f"drafter {text!r}: give the layers by skip=, keep= or --skip-layers, not both")
+        return DrafterSpec(name=name, skip_layers=_skip_set(target, n_layers, options, skip_layers))
+    return DrafterSpec(name=name, options=options)
 
 
-def _skip_set(target: str, n_layers: int, key: str, value: str, skip_layers: str | None) -> tuple[int, ...]:
-    if key == "keep":
-        kept = parse_layers(value)
+def _options(text: str, name: str, rest: str) -> dict[str, str]:
+    """Keys and values of `key=value,key=value`; a piece without "=" belongs to the value before it (3,5,10-12)."""
+    found: dict[str, str] = {}
+    for piece in rest.split(",") if rest else []:
+        key, equals, value = piece.partition("=")
+        if not equals and found:
+            found[next(reversed(found))] += f",{piece}"
+        elif key not in KEYS[name] or not equals or not value:
+            allowed = " or ".join(f"{name}:{known}=..." for known in KEYS[name]) or name
+            raise ConfigError(f"drafter {text!r}: cannot read {piece!r}; allowed: {allowed}")
+        elif key in found:
+            raise ConfigError(f"drafter {text!r}: {key!r} is given twice")
+        else:
+            found[key] = value
+    return found
+
+
+def _skip_set(target: str, n_layers: int, options: Mapping[str, str], skip_layers: str | None) -> tuple[int, ...]:
+    if "keep" in options:
+        kept = parse_layers(options["keep"])
         if kept and kept[-1] >= n_layers:
             raise ConfigError(f"keep layer {kept[-1]}: the target has layers 0..{n_layers - 1}")
         return check_layers([layer for layer in range(n_layers) if layer not in kept], n_layers)
-    if key == "skip" or skip_layers is not None:
-        return check_layers(parse_layers(value or skip_layers or ""), n_layers)
+    if options or skip_layers is not None:
+        return check_layers(parse_layers(options.get("skip") or skip_layers or ""), n_layers)
     if target not in DEFAULT_SKIP:
         raise ConfigError(f"layer-skip has no default skip set for {target!r}; name layers, e.g. layer-skip:skip=9-14")
     return check_layers(DEFAULT_SKIP[target], n_layers)
