@@ -7,7 +7,8 @@ want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file
 Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
 restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
 bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`, those of
-speculative sampling, which need torch when they run, in `tests/vectors_sampling.py`.
+speculative sampling and of DFlash, which need torch when they run, in `tests/vectors_sampling.py` and
+`tests/vectors_dflash.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from specsim.online import OnlineController
 from tests.vectors_bandits import HANDLERS as BANDITS
+from tests.vectors_dflash import HANDLERS as DFLASH
 from tests.vectors_failfast import HANDLERS as FAILFAST
 from tests.vectors_sampling import HANDLERS as SAMPLING
 from tests.vectors_theory import HANDLERS as THEORY
@@ -138,6 +140,7 @@ def ff_rounds(case: Case) -> Checks:
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
     **BANDITS,
+    **DFLASH,
     **FAILFAST,
     **SAMPLING,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
