@@ -156,11 +156,10 @@ def _folder(path: str) -> Path:
     if Path(path).is_dir():
         return Path(path)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
 
     try:
         return Path(snapshot_download(path, allow_patterns=[CONFIG, "*.safetensors", PICKLED]))
-    except (OSError, ValueError, HFValidationError) as error:  # not found, no network, not a hub id
+    except (OSError, ValueError) as error:  # not found, no network, not a hub id
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"eagle3:path={path}: no such folder, and the hub does not give it ({reason}); use a folder with "
@@ -173,12 +172,15 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     try:
         if files:
             return {key: value for file in files for key, value in load_file(file).items()}
-        if (folder / PICKLED).is_file():
-            return torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
+        if not (folder / PICKLED).is_file():
+            raise ConfigError(f"{folder}: no {SAFETENSORS} and no {PICKLED}")
+        found = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{folder}: the weights cannot be read ({reason}); get the checkpoint again") from error
-    raise ConfigError(f"{folder}: no {SAFETENSORS} and no {PICKLED}")
+    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ConfigError(f"{folder / PICKLED}: holds a {type(found).__name__}, not tensors by name")
+    return found
 
 
 def _renamed(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
