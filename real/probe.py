@@ -110,7 +110,11 @@ def to_chunks(requests: Sequence[RequestRows]) -> Iterator[TraceChunk]:
 
 
 def trace_meta(
-    settings: Settings, loaded: Loaded, requests: Sequence[RequestRows], latency: dict[str, Any] | None
+    settings: Settings,
+    loaded: Loaded,
+    drafter: Drafter,
+    requests: Sequence[RequestRows],
+    latency: dict[str, Any] | None,
 ) -> TraceMeta:
     """Metadata of a recording, with the extra keys listed in traces/README.md."""
     origin = provenance(packages=())
@@ -119,7 +123,8 @@ def trace_meta(
     return TraceMeta(
         target=loaded.name,
         drafter=settings.drafter.name,
-        block_len=settings.drafter.block_len(settings.max_draft_len),
+        block_len=drafter.block_len,
+        pass_rule=drafter.pass_rule,
         max_draft_len=settings.max_draft_len,
         exact=mismatches == 0,
         mismatches=mismatches,
@@ -137,6 +142,7 @@ def trace_meta(
             "skip_layers": settings.drafter.skip_layers,
             "max_ngram_len": settings.drafter.max_ngram_len,
             "drafter_path": settings.drafter.path,
+            "drafter_options": dict(settings.drafter.options),
             "prompt_format": prompt_format(loaded.tokenizer),
             "prompt_ids": [prompt.id for prompt in prompts],
             "max_new_tokens": settings.max_new_tokens,
@@ -200,7 +206,8 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
     "--drafter",
     default=LAYER_SKIP,
     show_default=True,
-    help="layer-skip[:keep=..|skip=..], early-exit:layers=.., prompt-lookup[:ngram=2] or model:path=..",
+    help="layer-skip[:keep=..|skip=..], early-exit:layers=.., prompt-lookup[:ngram=2], model:path=.. or one of those "
+    "in docs/drafters.md, such as dflash:path=..",
 )
 @click.option("--skip-layers", help="Layers the layer-skip drafter leaves out, e.g. 9-14,20.")
 @click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended or a JSONL file.")
@@ -286,17 +293,22 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
             ).model.to_dict()
         except ConfigError as error:  # an hour of recording is worth more than one bad calibration
             console.print(f"no latency model: {error}. Later: python -m real.probe --latency-only {out}")
-    click.echo(save(out, settings, loaded, requests, latency))
+    click.echo(save(out, settings, loaded, drafter, requests, latency))
 
 
 def save(
-    out: Path, settings: Settings, loaded: Loaded, requests: Sequence[RequestRows], latency: dict[str, Any] | None
+    out: Path,
+    settings: Settings,
+    loaded: Loaded,
+    drafter: Drafter,
+    requests: Sequence[RequestRows],
+    latency: dict[str, Any] | None,
 ) -> str:
     """Write the trace and remove its work folder; a line that says what it holds."""
     tokens, _ = _flat(requests)
     write_trace(
         out,
-        trace_meta(settings, loaded, requests, latency),
+        trace_meta(settings, loaded, drafter, requests, latency),
         to_chunks(requests),
         extra_columns={"token": tokens.astype(np.int32)},
     )

@@ -116,6 +116,7 @@ def stored_drafter(path: Path, meta: TraceMeta) -> DrafterSpec:
         skip_layers=tuple(skip) if skip else None,
         max_ngram_len=extra.get("max_ngram_len"),
         path=extra.get("drafter_path"),
+        options=extra.get("drafter_options") or {},
     )
 
 

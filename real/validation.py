@@ -79,7 +79,7 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
             shutil.copyfile(given, temporary)
     if not path.exists():
         rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
-        line = probe.save(path, work.recording, work.session.loaded, rows, None)
+        line = probe.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
         work.console.print(line, markup=False, highlight=False, soft_wrap=True)
     check_trace(path, work.session.loaded, work.recording, work.prompts)
     return path
@@ -107,6 +107,7 @@ def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: 
         "skip_layers": (_list(meta.extra.get("skip_layers")), _list(spec.skip_layers)),
         "max_ngram_len": (meta.extra.get("max_ngram_len"), spec.max_ngram_len),
         "drafter_path": (meta.extra.get("drafter_path"), spec.path),
+        "drafter_options": (meta.extra.get("drafter_options") or {}, dict(spec.options)),
         "dtype": (meta.dtype, recording.dtype),
         "max_draft_len": (meta.max_draft_len, recording.max_draft_len),
         "max_new_tokens": (meta.extra.get("max_new_tokens"), recording.max_new_tokens),

@@ -98,8 +98,7 @@ def test_parse_drafter():
     assert parse_drafter("layer-skip", skip_layers="1", **options).skip_layers == (1,)
     assert parse_drafter("prompt-lookup", **options).max_ngram_len == 2
     lookup_drafter = parse_drafter("prompt-lookup:ngram=3", **options)
-    assert (lookup_drafter.max_ngram_len, lookup_drafter.block_len(24)) == (3, 24)
-    assert parse_drafter("layer-skip", target="smollm2-135m", n_layers=30).block_len(24) == 1
+    assert lookup_drafter.max_ngram_len == 3
 
 
 @pytest.mark.parametrize(

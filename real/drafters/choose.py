@@ -14,15 +14,17 @@ from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
 NONE, LAYER_SKIP, EARLY_EXIT, PROMPT_LOOKUP, MODEL = "none", "layer-skip", "early-exit", "prompt-lookup", "model"
+DFLASH = "dflash"
 KEYS: dict[str, tuple[str, ...]] = {
     NONE: (),
     LAYER_SKIP: ("skip", "keep"),
     EARLY_EXIT: ("layers",),
     PROMPT_LOOKUP: ("ngram",),
     MODEL: ("path",),
+    DFLASH: ("path", "pass_rule", "block"),
 }
 # Drafters that cannot do without one of their keys.
-NEEDED = {EARLY_EXIT: "layers", MODEL: "path"}
+NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path"}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
 DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
@@ -46,16 +48,13 @@ class DrafterSpec:
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def block_len(self, max_draft_len: int) -> int:
-        """Tokens one drafter pass yields: a whole draft for a prompt lookup, else one."""
-        return max_draft_len if self.name == PROMPT_LOOKUP else 1
-
 
 def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | None = None) -> DrafterSpec:
     """Read a drafter.
 
     `none`, `prompt-lookup`, `prompt-lookup:ngram=3`, `layer-skip`, `layer-skip:skip=9-14`, `layer-skip:keep=0-8,15-29`,
-    `early-exit:layers=8` (the first 8), `model:path=HuggingFaceTB/SmolLM2-135M-Instruct`.
+    `early-exit:layers=8` (the first 8), `model:path=HuggingFaceTB/SmolLM2-135M-Instruct`,
+    `dflash:path=z-lab/Qwen3-4B-DFlash-b16,pass_rule=per-length`.
 
     Args:
         text: the drafter.

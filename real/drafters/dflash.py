@@ -17,16 +17,18 @@ prompt's pass yields, where here the first round drafts after the prompt's last 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from real.cache import KVCache
 from real.drafters.base import Drafter
+from real.drafters.dflash_load import load_dflash
 from real.drafters.dflash_net import DFlashNetwork, embedding_of, head_of
 from real.drafters.model import DRAFT_SAMPLING
 from real.draws import Draws
+from real.models import Loaded
 from real.target import make_tap
 from real.verify import Draft, Processor, process
 from specsim.errors import ConfigError
@@ -118,7 +120,7 @@ class DFlashDrafter(Drafter):
                 raise ConfigError(f"{key} {value}: allowed: {least} or more")
         self.name, self.max_draft_len, self.samples = name, max_draft_len, sampling == "sample"
         self.block_len, self.pass_rule = size - 1, pass_rule
-        self.network, self.window = network, network.config.max_position_embeddings
+        self.network, self.model, self.window = network, model, network.config.max_position_embeddings
         self.denoiser = BlockDenoiser(network, model)
         self.tap = self.denoiser.tap
 
@@ -163,6 +165,29 @@ class DFlashDrafter(Drafter):
             token = self._draws.drafted(law[0], len(text) - self._prompt_len + len(draft.tokens))[None]
             draft = draft.then(Draft(token, plain[row, token], law))
         return draft
+
+
+def make_dflash(
+    options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
+) -> DFlashDrafter:
+    """The drafter `dflash:path=P[,pass_rule=..][,block=..]` of a loaded target (`real.session.Maker`).
+
+    Raises:
+        ConfigError: an option that is not allowed, or a checkpoint that is broken or of another target.
+    """
+    block = options.get("block")
+    if block is not None and not block.isdigit():
+        raise ConfigError(f"dflash: block is {block!r}; allowed: a whole number >= 2")
+    network = load_dflash(options["path"], loaded.model, device=loaded.device, dtype=loaded.dtype)
+    return DFlashDrafter(
+        network,
+        loaded.model,
+        name=f"dflash:{','.join(f'{key}={value}' for key, value in options.items())}",
+        max_draft_len=max_draft_len,
+        sampling=sampling,
+        pass_rule=options.get("pass_rule", KEEP_FIRST),
+        block_size=None if block is None else int(block),
+    )
 
 
 def pass_len(number: int, block_len: int, max_draft_len: int) -> int:

@@ -80,8 +80,8 @@ class DFlashProposer:
         drafter: a greedy one.
     """
 
-    def __init__(self, drafter: DFlashDrafter, model: Any) -> None:
-        self._drafter, self._model = drafter, model
+    def __init__(self, drafter: DFlashDrafter) -> None:
+        self._drafter = drafter
 
     def propose(self, text: torch.Tensor, prompt_len: int, lens: torch.Tensor) -> Drafts:
         block_len, longest = self._drafter.block_len, self._drafter.max_draft_len
@@ -89,7 +89,7 @@ class DFlashProposer:
         # After a single token there is no context yet, and a drafter proposes nothing.
         lens = torch.where(starts > 1, lens.clamp(max=longest), 0)
         drafts, last = Drafts.empty(lens), -(-lens // block_len)
-        blocks = TextBlocks(self._drafter.network, self._model, text)
+        blocks = TextBlocks(self._drafter.network, self._drafter.model, text)
         for number in range(1, int(last.max()) + 1 if len(lens) else 1):
             keep = self._drafter.pass_rule == KEEP_FIRST
             rows = torch.nonzero(last >= number if keep else last == number)[:, 0]
