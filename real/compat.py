@@ -6,6 +6,7 @@ price. So tokenizers have to agree; the width of the logits, which padding makes
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from specsim.errors import ConfigError
@@ -20,16 +21,18 @@ def logits_width(model: Any) -> int:
     return int(head.weight.shape[0] if head is not None else model.config.vocab_size)
 
 
-def check_tokenizers(target: Any, drafter: Any) -> None:
+def check_tokenizers(target: Any, drafter: Any, *, extra: Collection[int] = ()) -> None:
     """Refuse a drafter whose tokenizer is not the target's.
 
     Args:
         target, drafter: transformers tokenizers.
+        extra: ids the drafter may have besides, such as a mask.
 
     Raises:
         ConfigError: with the first difference found.
     """
-    ours, theirs = target.get_vocab(), drafter.get_vocab()
+    ours = target.get_vocab()
+    theirs = {token: number for token, number in drafter.get_vocab().items() if number not in extra}
     different = sorted(token for token in {*ours, *theirs} if ours.get(token) != theirs.get(token))
     if different:
         token = different[0]
