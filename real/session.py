@@ -11,8 +11,9 @@ from typing import Protocol
 
 from real.compat import check_models, logits_width
 from real.drafters.base import Drafter, NoDrafter
-from real.drafters.choose import DFLASH, MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
+from real.drafters.choose import DFLASH, FASTDLLM, MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
 from real.drafters.dflash import make_dflash
+from real.drafters.fastdllm import make_fastdllm
 from real.drafters.layer_skip import skip_layers
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
@@ -38,6 +39,7 @@ class Maker(Protocol):
 # Drafters with a network of their own: one line each, and one in `real.drafters.choose.KEYS`.
 MAKERS: dict[str, Maker] = {
     DFLASH: make_dflash,
+    FASTDLLM: make_fastdllm,
 }
 
 # For controllers that look at no cost, or whose spelling is only being checked: building one takes a latency model.
