@@ -4,6 +4,8 @@ Owns the datasets' places and the prompt format. HumanEval comes from the instal
 open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project); only `hub:` datasets may need the
 network. Of a conversation, the first turn is asked: later turns would depend on a model's earlier answers, and each
 controller's requests would no longer be the same.
+
+Any name may end in `:thinking=on` or `:thinking=off`: the switch `enable_thinking` of chat templates that have one.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import gzip
 import importlib.resources
 import importlib.util
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +27,26 @@ import torch
 from real.hub import HUB, hub_rows, parse_hub
 from specsim.errors import ConfigError
 
-DATASETS = ("humaneval", "open-ended")
+DATASETS = ("humaneval", "open-ended", "lab")
 HUMANEVAL_INSTRUCTION = "Complete the following Python function. Answer with the whole function.\n\n```python\n{}\n```"
+
+
+THINKING = re.compile(r":thinking=(\w*)$")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request: where it comes from and what is asked."""
+    """One request: where it comes from and what is asked.
+
+    Args:
+        id: in its dataset.
+        text: what is asked.
+        thinking: what a chat template is told by `enable_thinking`; None: nothing, it decides.
+    """
 
     id: str
     text: str
+    thinking: bool | None = None
 
 
 def load_prompts(dataset: str) -> list[Prompt]:
@@ -43,17 +56,28 @@ def load_prompts(dataset: str) -> list[Prompt]:
     for here is instruction-tuned; the raw file is a code prefix.
 
     Args:
-        dataset: `humaneval`, `open-ended`, the path of a JSONL file with `prompt` (text) or `turns` (list of texts,
-            of which the first is used) in every line, and optionally `id` (Spec-Bench's files are such), or
-            `hub:NAME[:config=...,split=...,column=...]`.
+        dataset: `humaneval`, `open-ended`, `lab` (beginnings of held-out files, `real.lab_prompts`), the path of a
+            JSONL file with `prompt` (text) or `turns` (list of texts, of which the first is used) in every line, and
+            optionally `id` (Spec-Bench's files are such), or `hub:NAME[:config=...,split=...,column=...]`; each with or
+            without `:thinking=on` or `:thinking=off` at its end.
 
     Raises:
         ConfigError: unknown name, unreadable file, or a line without a prompt.
     """
+    switch = THINKING.search(dataset)
+    if switch is not None:
+        if switch[1] not in ("on", "off"):
+            raise ConfigError(f"dataset {dataset!r}: thinking is {switch[1]!r}; allowed: thinking=on or thinking=off")
+        return [replace(prompt, thinking=switch[1] == "on") for prompt in load_prompts(dataset[: switch.start()])]
     if dataset.startswith(HUB):
         return _hub(dataset)
     if dataset == "humaneval":
         return _humaneval()
+    if dataset == "lab":
+        # Needs the lab pair's tokenizer; the other datasets need nothing but their texts.
+        from real.lab_prompts import lab_prompts
+
+        return [Prompt(name, text) for name, text in lab_prompts()]
     if dataset == "open-ended":
         resource = importlib.resources.files("real").joinpath("prompts/open_ended.jsonl")
         return _parse_lines(resource.read_text(encoding="utf-8"), "open-ended")
@@ -96,16 +120,30 @@ def encode(tokenizer: Any, prompt: Prompt) -> torch.Tensor:
     """int64[P] token ids of a prompt as the user's turn of a chat, or as plain text when there is no chat template.
 
     Raises:
-        ConfigError: the prompt has no tokens.
+        ConfigError: the prompt has no tokens, or asks for a thinking mode that the template does not know.
     """
+    if prompt.thinking is not None:
+        _check_thinking(tokenizer)
     if prompt_format(tokenizer) == "chat-template":
         turns = [{"role": "user", "content": prompt.text}]
-        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+        switch = {} if prompt.thinking is None else {"enable_thinking": prompt.thinking}
+        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, **switch)["input_ids"]
     else:
         ids = tokenizer(prompt.text)["input_ids"]
     if not ids:
         raise ConfigError(f"prompt {prompt.id!r} has no tokens; remove it or give it a text")
     return torch.tensor(ids, dtype=torch.int64)
+
+
+def _check_thinking(tokenizer: Any) -> None:
+    """A template ignores what it does not know, so a switch it lacks would silently change nothing."""
+    template = getattr(tokenizer, "chat_template", None)
+    if "enable_thinking" not in json.dumps(template):
+        found = "has no chat template" if not template else "has a chat template without enable_thinking"
+        raise ConfigError(
+            f"thinking=on or off: this target's tokenizer {found}, so there is no mode to switch; leave thinking out, "
+            "or use a target that has one, such as Qwen3"
+        )
 
 
 def _humaneval() -> list[Prompt]:

@@ -189,6 +189,22 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
     )
 
 
+def load_tokenizer(name_or_path: str) -> Any:
+    """The tokenizer alone of a target that `load_target` loads.
+
+    Raises:
+        ConfigError: missing or unreadable.
+    """
+    from transformers import AutoTokenizer
+
+    source = _source(name_or_path)
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"the tokenizer of target {name_or_path!r} cannot be loaded: {reason}") from error
+
+
 def resolve_device(device: str) -> str:
     """`cpu` or `cuda` from auto, cpu, cuda; ConfigError for anything else or when CUDA is absent."""
     if device not in DEVICES:
