@@ -1,4 +1,6 @@
-"""Reading drafter checkpoints: config.json and safetensors of a folder or of the Hugging Face hub, strictly.
+"""Reading drafter checkpoints: config.json and weights of a folder or of the Hugging Face hub, strictly.
+
+Weights are safetensors, or the `pytorch_model.bin` of older checkpoints, of which nothing but tensors is read.
 
 Owns files and the comparison of names and shapes. What a config means, each drafter's loader decides.
 """
@@ -6,6 +8,7 @@ Owns files and the comparison of names and shapes. What a config means, each dra
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from specsim.errors import ConfigError
 from specsim.paths import replace_file
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
 NAMED_AT_MOST = 5
 
 
@@ -44,7 +48,7 @@ def read_checkpoint(path: str) -> Checkpoint:
         path: a folder, or a hub id (which needs the network or the hub's cache).
 
     Raises:
-        ConfigError: no such folder or repository, no config.json or safetensors in it, or unreadable ones.
+        ConfigError: no such folder or repository, no config.json or weights in it, or unreadable ones.
     """
     folder = Path(path) if Path(path).is_dir() else _download(path)
     try:
@@ -58,9 +62,13 @@ def read_checkpoint(path: str) -> Checkpoint:
     weights: dict[str, torch.Tensor] = {}
     for file in _weight_files(folder, path):
         try:
-            weights |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{path}: {file.name} cannot be read ({error})") from error
+            found = torch.load(file, map_location="cpu", weights_only=True) if file.name == PICKLED else load_file(file)
+        except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"{path}: {file.name} cannot be read ({reason}); get the checkpoint again") from error
+        if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+            raise ConfigError(f"{path}: {file.name} holds a {type(found).__name__}, not tensors by name")
+        weights |= found
     return Checkpoint(where=path, config=config, weights=weights)
 
 
@@ -123,7 +131,9 @@ def _weight_files(folder: Path, path: str) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        raise ConfigError(f"{path}: has neither {WEIGHTS} nor {INDEX}; other formats are not read")
+        if (folder / PICKLED).is_file():
+            return [folder / PICKLED]
+        raise ConfigError(f"{path}: has neither {WEIGHTS} nor {INDEX} nor {PICKLED}; other formats are not read")
     try:
         names = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
     except (OSError, ValueError, KeyError, AttributeError) as error:
@@ -137,7 +147,7 @@ def _download(path: str) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", PICKLED]))
     except (OSError, ValueError, HFValidationError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(

@@ -1,44 +1,84 @@
-"""Reading and writing EAGLE-3 heads: published checkpoints by folder or hub id, and those trained here.
-
-Owns the files: `config.json` beside `model.safetensors` (or more of them) or `pytorch_model.bin`. What it computes, the
-network says.
+"""EAGLE-3 checkpoints: config.json to `Eagle3Config`, strict loading, the vocabulary's mapping, and writing them.
 
 Two spellings of the same head are published. The reference's (SafeAILab/EAGLE eagle/model/cnets.py @148042c, read by
-eagle/model/ea_model.py @47de7b0; e.g. yuhuili/EAGLE3-LLaMA3.1-Instruct-8B; SpecForge trains it, see
-specforge/modeling/draft/llama3_eagle.py @01dd714): sizes at the top level, keys `midlayer.*`, `fc.weight`,
-`norm.weight`, `lm_head.weight`, `d2t`, `t2d`. And speculators' (vllm-project/speculators
-src/speculators/models/eagle3/config.py @11ecdd3 and core.py @033c87f): sizes in `transformer_layer_config`, keys
-`layers.0.*` instead of `midlayer.*`. Either may bring `embed_tokens.weight`. A head whose draft vocabulary is the whole
-one may leave `d2t` and `t2d` out, as the reference does.
+eagle/model/ea_model.py @47de7b0, sizes as in eagle/traineagle3/config.json @9666a81; e.g.
+yuhuili/EAGLE3-LLaMA3.1-Instruct-8B; SpecForge trains it, see specforge/modeling/draft/llama3_eagle.py @01dd714 and
+configs/qwen3-235B-A22B-eagle3.json @9511277): sizes at the top level, tensors `midlayer.*`, `fc.weight`, `norm.weight`,
+`lm_head.weight`, `d2t`, `t2d`. And speculators' (vllm-project/speculators src/speculators/models/eagle3/config.py
+@11ecdd3 and core.py @033c87f): sizes in `transformer_layer_config`, tensors `layers.0.*` instead of `midlayer.*`.
+Either may bring `embed_tokens.weight`. A head whose draft vocabulary is the whole one may leave `d2t` and `t2d` out,
+as the reference does.
 """
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from real.compat import logits_width
+from real.drafters.checkpoint import Checkpoint, check_keys, load_weights, read_checkpoint, save_checkpoint
 from real.drafters.eagle3_net import Eagle3Config, Eagle3Net, default_layers
 from specsim.errors import ConfigError
 
-CONFIG, SAFETENSORS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 EMBEDDING, VOCABULARY = "embed_tokens.weight", ("d2t", "t2d")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-# What newer heads switch on and this network does not have: speculators' norm before fc, SpecForge's EAGLE 3.1.
-FOREIGN = ("norm_before_fc", "fc_norm", "norm_output")
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+OF_LLAMA = (
+    *SIZES,
+    "num_key_value_heads",
+    "num_hidden_layers",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+)
+OF_HEAD = ("draft_vocab_size", "target_hidden_size", "norm_before_residual", LAYER_IDS)
+# Parts that some heads have and this network has not, or the other way round: the one value that fits. norm_before_fc:
+# speculators; fc_norm, norm_output: SpecForge's EAGLE 3.1; the last three: NVIDIA's Model-Optimizer.
+FIXED = {
+    "norm_before_fc": False,
+    "fc_norm": False,
+    "norm_output": False,
+    "use_sliding_window": False,
+    "use_aux_hidden_state": True,
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+}
+# Nothing here changes what the head computes.
+IGNORED = (
+    *PretrainedConfig().to_dict(),
+    "attention_dropout",
+    "auto_map",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "max_window_layers",
+    "pretraining_tp",
+    "sliding_window",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "use_cache",
+    "embed_requires_grad",
+    "enable_sp_ulysses",
+    "speculators_config",
+    "speculators_model_type",
+    "speculators_version",
+)
 
 
 def load_eagle3(path: str, target: Any, *, dtype: torch.dtype | None = None) -> Eagle3Net:
-    """A head ready to draft for a target, on its device.
+    """A head ready to draft for a target, on its device, in eval mode and without gradients.
 
     Args:
         path: a folder or a Hugging Face hub id.
@@ -49,15 +89,16 @@ def load_eagle3(path: str, target: Any, *, dtype: torch.dtype | None = None) -> 
         ConfigError: no such checkpoint, a file that cannot be read, a configuration this network does not have, a
             missing or an extra key, a wrong shape, a vocabulary mapping that contradicts itself, or another target.
     """
-    folder = _folder(path)
-    weights = _renamed(_weights(folder))
-    config = read_config(folder / CONFIG, target.config.num_hidden_layers, own_embedding=EMBEDDING in weights)
+    found = read_checkpoint(path)
+    weights = _renamed(found.weights)
+    n_layers = target.config.num_hidden_layers
+    config = read_config(found.config, where=path, n_layers=n_layers, own_embedding=EMBEDDING in weights)
     _check_target(config, target, path)
     net = Eagle3Net(config)
-    _check_keys(net, weights, path)
-    if VOCABULARY[0] not in weights:
+    if config.draft_vocab_size == config.layer.vocab_size and not set(VOCABULARY) & set(weights):
         net.set_vocabulary(torch.arange(config.draft_vocab_size))
-    net.load_state_dict(weights, strict=False)  # what may be missing was checked
+        weights |= {key: net.state_dict()[key] for key in VOCABULARY}
+    load_weights(net, Checkpoint(where=path, config=found.config, weights=weights))
     check_vocabulary(net, path)
     example = next(target.parameters())
     return net.to(device=example.device, dtype=dtype or example.dtype).eval().requires_grad_(False)
@@ -71,25 +112,25 @@ def save_eagle3(net: Eagle3Net, folder: Path, *, dtype: torch.dtype = torch.bflo
         folder: made if it is not there.
         dtype: of the weights in the file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        key: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().contiguous()
-        for key, value in net.state_dict().items()
-    }
-    save_file(state, folder / SAFETENSORS, metadata={"format": "pt"})
-    config, layer = net.config, net.config.layer
-    described = {
+    state = {key: value.to(dtype) if value.is_floating_point() else value for key, value in net.state_dict().items()}
+    save_checkpoint(folder, to_json(net.config), state)
+
+
+def to_json(config: Eagle3Config) -> dict[str, Any]:
+    """The object in config.json; `read_config` reads it back."""
+    layer = config.layer.to_dict()
+    return {
         "architectures": ["LlamaForCausalLMEagle3"],
-        **{key: value for key, value in layer.to_dict().items() if key not in ("architectures", "dtype")},
+        "model_type": "llama",
+        **{key: layer[key] for key in OF_LLAMA if key in layer},
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
         "norm_before_residual": config.norm_before_residual,
         "eagle_config": {LAYER_IDS: list(config.target_layers), "use_aux_hidden_state": True},
     }
-    (folder / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n")
 
 
-def read_config(path: Path, n_layers: int, *, own_embedding: bool) -> Eagle3Config:
+def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embedding: bool) -> Eagle3Config:
     """The sizes of a published head.
 
     Layer numbers mean two things. In `eagle_config` they are layers whose output is read, counted from 0 (SGLang adds 1
@@ -97,33 +138,40 @@ def read_config(path: Path, n_layers: int, *, own_embedding: bool) -> Eagle3Conf
     entered. Without either: `default_layers`.
 
     Args:
-        path: its config.json.
+        found: the object in its config.json.
+        where: for messages.
         n_layers: decoder layers of the target.
         own_embedding: whether the weights bring embeddings.
 
     Raises:
-        ConfigError: not JSON, a size missing, or a head this network is not.
+        ConfigError: a key unknown or a size missing, or a head this network is not.
     """
-    try:
-        found: Any = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); an EAGLE-3 head needs its {CONFIG}") from error
-    found = found if isinstance(found, dict) else {}
-    sizes = {**found.get("transformer_layer_config", found)}
-    absent = [key for key in SIZES if key not in sizes] + ["draft_vocab_size"] * ("draft_vocab_size" not in found)
+    inner, sizes = found.get("eagle_config") or {}, found.get("transformer_layer_config", found)
+    known = (*OF_LLAMA, *OF_HEAD, *FIXED, *IGNORED, "model_type")
+    check_keys(found, (*known, "eagle_config", "transformer_layer_config"), where=f"{where}: config.json")
+    check_keys(sizes, (*known, "eagle_config"), where=f"{where}: transformer_layer_config")
+    check_keys(inner, (LAYER_IDS, *FIXED), where=f"{where}: eagle_config")
+    absent = [key for key in SIZES if sizes.get(key) is None] + [
+        key for key in ("draft_vocab_size",) if found.get(key) is None
+    ]
     if absent:
-        raise ConfigError(f"{path}: no {', '.join(absent)}; this is not the configuration of an EAGLE-3 head")
+        raise ConfigError(f"{where}: config.json lacks {', '.join(absent)}")
     if sizes.get("model_type", "llama") != "llama":
-        raise ConfigError(f"{path}: model_type {sizes['model_type']!r}: allowed: llama")
-    foreign = [key for key in FOREIGN if found.get(key)]
-    if foreign:
-        raise ConfigError(f"{path}: {', '.join(foreign)} switched on; heads with it compute something else")
-    sizes.setdefault("num_hidden_layers", 1)
+        raise ConfigError(f"{where}: model_type {sizes['model_type']!r}: allowed: llama, the shape of the layer")
+    for key, only in FIXED.items():
+        value = next((part[key] for part in (inner, found, sizes) if part.get(key) is not None), only)
+        if value != only:
+            raise ConfigError(f"{where}: {key} {value!r}: allowed: {only!r}; such a head computes something else")
+    given = {"num_hidden_layers": 1, **{key: sizes[key] for key in OF_LLAMA if sizes.get(key) is not None}}
+    try:
+        layer = LlamaConfig(**given)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"{where}: config.json cannot be read as a Llama config ({error})") from error
     return Eagle3Config(
-        layer=LlamaConfig(**{key: value for key, value in sizes.items() if key != "model_type"}),
+        layer=layer,
         draft_vocab_size=found["draft_vocab_size"],
         target_hidden_size=found.get("target_hidden_size") or sizes["hidden_size"],
-        target_layers=_layers(found, path, n_layers),
+        target_layers=_layers(inner.get(LAYER_IDS), found.get(LAYER_IDS), where, n_layers),
         norm_before_residual=bool(found.get("norm_before_residual", False)),
         own_embedding=own_embedding,
     )
@@ -152,53 +200,21 @@ def check_vocabulary(net: Eagle3Net, where: str) -> None:
         raise ConfigError(f"{where}: t2d does not mark the tokens that d2t names; the file is damaged or mixed up")
 
 
-def _folder(path: str) -> Path:
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(path, allow_patterns=[CONFIG, "*.safetensors", PICKLED]))
-    except (OSError, ValueError) as error:  # not found, no network, not a hub id
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            f"eagle3:path={path}: no such folder, and the hub does not give it ({reason}); use a folder with "
-            f"{CONFIG} and {SAFETENSORS}, or a hub id such as yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
-        ) from error
-
-
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    try:
-        if files:
-            return {key: value for file in files for key, value in load_file(file).items()}
-        if not (folder / PICKLED).is_file():
-            raise ConfigError(f"{folder}: no {SAFETENSORS} and no {PICKLED}")
-        found = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{folder}: the weights cannot be read ({reason}); get the checkpoint again") from error
-    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise ConfigError(f"{folder / PICKLED}: holds a {type(found).__name__}, not tensors by name")
-    return found
-
-
 def _renamed(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The reference's names for the speculators' ones."""
     old = "layers.0."
     return {f"midlayer.{key.removeprefix(old)}" if key.startswith(old) else key: v for key, v in weights.items()}
 
 
-def _layers(found: dict[str, Any], path: Path, n_layers: int) -> tuple[int, ...]:
+def _layers(read: Any, entered: Any, where: str, n_layers: int) -> tuple[int, ...]:
     """0-based layers whose outputs are read."""
-    own, entered = (found.get("eagle_config") or {}).get(LAYER_IDS), found.get(LAYER_IDS)
-    if own is None and entered is None:
+    if read is None and entered is None:
         return default_layers(n_layers)
-    named, shift = (entered, 1) if own is None else (own, 0)
-    layers = tuple(int(layer) - shift for layer in named or ())
+    named, shift = (entered, 1) if read is None else (read, 0)
+    layers = tuple(int(layer) - shift for layer in named)
     if not layers or min(layers) < 0 or max(layers) >= n_layers:
         raise ConfigError(
-            f"{path}: {LAYER_IDS} {named} name the outputs of layers {list(layers)}; the target has layers "
+            f"{where}: {LAYER_IDS} {named} name the outputs of layers {list(layers)}; the target has layers "
             f"0..{n_layers - 1}"
         )
     return layers
@@ -213,18 +229,3 @@ def _check_target(config: Eagle3Config, target: Any, path: str) -> None:
             raise ConfigError(
                 f"{path}: made for a target with {what} {ours}, this one has {theirs}; use the head of this target"
             )
-
-
-def _check_keys(net: Eagle3Net, weights: Mapping[str, torch.Tensor], path: str) -> None:
-    wanted = {key: tuple(value.shape) for key, value in net.state_dict().items()}
-    whole = net.config.draft_vocab_size == net.config.layer.vocab_size and not set(VOCABULARY) & set(weights)
-    missing = sorted(set(wanted) - set(weights) - set(VOCABULARY if whole else ()))
-    extra = sorted(set(weights) - set(wanted))
-    if missing or extra:
-        raise ConfigError(
-            f"{path}: not an EAGLE-3 head: missing keys: {', '.join(missing) or 'none'}; unknown keys: "
-            f"{', '.join(extra) or 'none'}"
-        )
-    wrong = [f"{key} {tuple(v.shape)}, expected {wanted[key]}" for key, v in weights.items() if v.shape != wanted[key]]
-    if wrong:
-        raise ConfigError(f"{path}: wrong shapes for its {CONFIG}: {'; '.join(sorted(wrong))}")
