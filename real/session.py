@@ -11,7 +11,8 @@ from typing import Protocol
 
 from real.compat import check_models, logits_width
 from real.drafters.base import Drafter, NoDrafter
-from real.drafters.choose import DFLASH, FASTDLLM, MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
+from real.drafters.choose import DDTREE, DFLASH, FASTDLLM, MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
+from real.drafters.ddtree import make_ddtree
 from real.drafters.dflash import make_dflash
 from real.drafters.fastdllm import make_fastdllm
 from real.drafters.layer_skip import skip_layers
@@ -39,6 +40,7 @@ class Maker(Protocol):
 # Drafters with a network of their own: one line each, and one in `real.drafters.choose.KEYS`.
 MAKERS: dict[str, Maker] = {
     DFLASH: make_dflash,
+    DDTREE: make_ddtree,
     FASTDLLM: make_fastdllm,
 }
 

@@ -7,8 +7,8 @@ want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file
 Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
 restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
 bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`, those of
-speculative sampling and of DFlash, which need torch when they run, in `tests/vectors_sampling.py` and
-`tests/vectors_dflash.py`.
+speculative sampling, DFlash and DDTree, which need torch when they run, in `tests/vectors_sampling.py`,
+`tests/vectors_dflash.py` and `tests/vectors_ddtree.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from specsim.online import OnlineController
 from tests.vectors_bandits import HANDLERS as BANDITS
+from tests.vectors_ddtree import HANDLERS as DDTREE
 from tests.vectors_dflash import HANDLERS as DFLASH
 from tests.vectors_failfast import HANDLERS as FAILFAST
 from tests.vectors_sampling import HANDLERS as SAMPLING
@@ -140,6 +141,7 @@ def ff_rounds(case: Case) -> Checks:
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
     **BANDITS,
+    **DDTREE,
     **DFLASH,
     **FAILFAST,
     **SAMPLING,

@@ -14,7 +14,7 @@ from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
 NONE, LAYER_SKIP, EARLY_EXIT, PROMPT_LOOKUP, MODEL = "none", "layer-skip", "early-exit", "prompt-lookup", "model"
-DFLASH, FASTDLLM = "dflash", "fastdllm"
+DFLASH, DDTREE, FASTDLLM = "dflash", "ddtree", "fastdllm"
 KEYS: dict[str, tuple[str, ...]] = {
     NONE: (),
     LAYER_SKIP: ("skip", "keep"),
@@ -22,10 +22,11 @@ KEYS: dict[str, tuple[str, ...]] = {
     PROMPT_LOOKUP: ("ngram",),
     MODEL: ("path",),
     DFLASH: ("path", "pass_rule", "block"),
+    DDTREE: ("path", "budget", "limit"),
     FASTDLLM: ("path", "threshold", "block", "small", "dual"),
 }
 # Drafters that cannot do without one of their keys.
-NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", FASTDLLM: "path"}
+NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", DDTREE: "path", FASTDLLM: "path"}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
 DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
@@ -55,7 +56,7 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
 
     `none`, `prompt-lookup`, `prompt-lookup:ngram=3`, `layer-skip`, `layer-skip:skip=9-14`, `layer-skip:keep=0-8,15-29`,
     `early-exit:layers=8` (the first 8), `model:path=HuggingFaceTB/SmolLM2-135M-Instruct`,
-    `dflash:path=z-lab/Qwen3-4B-DFlash-b16,pass_rule=per-length`,
+    `dflash:path=z-lab/Qwen3-4B-DFlash-b16,pass_rule=per-length`, `ddtree:path=z-lab/Qwen3-4B-DFlash-b16,budget=128`,
     `fastdllm:path=Efficient-Large-Model/Fast_dLLM_v2_1.5B,threshold=0.05`.
 
     Args:

@@ -17,7 +17,7 @@ prompt's pass yields, where here the first round drafts after the prompt's last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,57 @@ class BlockDenoiser:
         return self.network.context(features[None].to(self.embedding.dtype))
 
 
+class SlotPasses:
+    """The passes of a round, and the draft positions ("slots") that each says something about.
+
+    Args:
+        denoiser: the network over the text.
+        block_len: masks of the first pass, the block as trained.
+        most: masks of the longest one.
+        pass_rule: what further passes do, see the module's text.
+
+    Attributes:
+        text: committed tokens.
+        passes: made in this round.
+    """
+
+    def __init__(self, denoiser: BlockDenoiser, *, block_len: int, most: int, pass_rule: str) -> None:
+        self.denoiser, self.block_len, self.most, self.pass_rule = denoiser, block_len, most, pass_rule
+
+    def start(self, prompt: torch.Tensor, capacity: int) -> None:
+        """Begin a request (prompt int64[P]) of at most `capacity` tokens."""
+        self.denoiser.start(capacity + 1 + max(self.block_len, self.most))
+        self.text = prompt.tolist()
+        self.commit(())
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Begin a round; `tokens` belong to the text now."""
+        self.text += tokens
+        self.passes = self._filled = 0
+
+    def possible(self, count: int) -> int:
+        """Slots that can be had in this round when `count` are wanted: as far as the longest pass and the network's
+        window go."""
+        window = self.denoiser.network.config.max_position_embeddings
+        return max(0, min(count, self.most, window - len(self.text)))
+
+    def upto(self, count: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Go on until this round's passes have filled `count` slots, all of them possible ones.
+
+        Yields:
+            For each new pass, how many slots stand from before, and float[n, R] logits of the n slots after them;
+            nothing when there is nothing to draft from.
+        """
+        while self._filled < count:
+            masks = pass_len(self.passes + 1, self.block_len, self.most)
+            first = self._filled if self.pass_rule == KEEP_FIRST else 0
+            logits = self.denoiser.logits(self.text[-1], masks, first=first)
+            if logits is None:  # the target has not read the prompt yet
+                return
+            self.passes, self._filled = self.passes + 1, masks
+            yield first, logits
+
+
 class DFlashDrafter(Drafter):
     """Drafts blocks with a DFlash network.
 
@@ -121,40 +172,32 @@ class DFlashDrafter(Drafter):
         self.name, self.max_draft_len, self.samples = name, max_draft_len, sampling == "sample"
         self.block_len, self.pass_rule = size - 1, pass_rule
         self.network, self.model, self.window = network, model, network.config.max_position_embeddings
-        self.denoiser = BlockDenoiser(network, model)
-        self.tap = self.denoiser.tap
+        denoiser = BlockDenoiser(network, model)
+        self._slots = SlotPasses(denoiser, block_len=self.block_len, most=max_draft_len, pass_rule=pass_rule)
+        self.tap = denoiser.tap
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
-        self.denoiser.start(capacity + 1 + self.block_len)
+        self._slots.start(prompt, capacity)
         self._draws, self._processors = draws, processors
-        self._text, self._prompt_len, self._device = prompt.tolist(), len(prompt), prompt.device
-        self._begin()
+        self._prompt_len, self._device = len(prompt), prompt.device
+        self._draft = Draft.nothing(self._device)
 
     def propose(self, count: int, arm: int) -> Draft:
-        count = min(count, self.max_draft_len, self.window - len(self._text))
-        while len(self._draft.tokens) < count:
-            masks = pass_len(self._passes + 1, self.block_len, self.max_draft_len)
-            first = len(self._draft.tokens) if self.pass_rule == KEEP_FIRST else 0
-            logits = self.denoiser.logits(self._text[-1], masks, first=first)
-            if logits is None:  # the target has not read the prompt yet: nothing to draft from
-                break
-            self._passes += 1
+        count = self._slots.possible(count)
+        for first, logits in self._slots.upto(count):
             self._draft = self._extended(self._draft.first(first), logits)
-        return self._draft.first(max(count, 0))._replace(passes=self._passes)
+        return self._draft.first(count)._replace(passes=self._slots.passes)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._text += tokens
-        self._begin()
-
-    def _begin(self) -> None:
-        self._draft, self._passes = Draft.nothing(self._device), 0
+        self._slots.commit(tokens)
+        self._draft = Draft.nothing(self._device)
 
     def _extended(self, draft: Draft, logits: torch.Tensor) -> Draft:
         """The draft and one token per row of float[new, R] logits after it."""
         if not self.samples:
             tokens, q = first_choice(self.network, logits)
             return draft.then(Draft(tokens, q))
-        text = torch.tensor(self._text, device=self._device)
+        text = torch.tensor(self._slots.text, device=self._device)
         wide = full_width(self.network, logits)
         plain = torch.softmax(wide.float(), dim=-1)
         for row in range(len(logits)):
