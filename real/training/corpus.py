@@ -15,8 +15,10 @@ from specsim.errors import ConfigError
 
 # Tests; tables and generated texts, which are no program text; third-party or removed parts; one machine's settings.
 LEFT_OUT = frozenset(
-    "test tests idle_test idlelib lib2to3 turtledemo distutils ensurepip site-packages dist-packages encodings "
-    "pydoc_data __phello__ __pycache__".split()
+    [
+        *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "distutils", "ensurepip"),
+        *("site-packages", "dist-packages", "encodings", "pydoc_data", "__phello__", "__pycache__"),
+    ]
 )
 LEFT_OUT_PREFIXES = ("_sysconfigdata", "config-")
 HELD_OUT_BYTES = 16  # of 256 values of the hash's first byte: one file in sixteen

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 
 from real.training.optimizer import MuonAdamW, rate
@@ -37,8 +36,8 @@ class TrainModule(LightningModule):
 
     def configure_optimizers(self) -> MuonAdamW:
         named = [(name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad]
-        matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
-        others = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
+        matrices = [parameter for name, parameter in named if parameter.ndim == 2 and not _looked_up(name)]
+        others = [parameter for name, parameter in named if parameter.ndim != 2 or _looked_up(name)]
         return MuonAdamW(
             [
                 {"params": matrices, "kind": "muon", "lr": self.muon_lr, "full_lr": self.muon_lr},
@@ -56,3 +55,8 @@ class TrainModule(LightningModule):
             for group in optimizer.param_groups:
                 group["lr"] = group["full_lr"] * share
         self.log("train/rate", share)
+
+
+def _looked_up(name: str) -> bool:
+    """Whether a matrix has a row per token: such are trained by AdamW."""
+    return "embed" in name or "lm_head" in name
