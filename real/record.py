@@ -21,6 +21,8 @@ from real.branches import SLOT_LIMIT, BranchRunner, Drafts, draft_everywhere, le
 from real.drafters.base import Drafter, NoDrafter
 from real.drafters.dflash import DFlashDrafter
 from real.drafters.dflash_everywhere import DFlashProposer
+from real.drafters.eagle3 import Eagle3Chain
+from real.drafters.eagle3_record import Eagle3Proposer
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
 from real.loop import Settings, decode
@@ -101,6 +103,8 @@ def proposer_of(drafter: Drafter) -> Proposer:
         return ModelProposer(drafter.model, width=drafter.width)
     if isinstance(drafter, DFlashDrafter) and not drafter.samples:
         return DFlashProposer(drafter)
+    if isinstance(drafter, Eagle3Chain) and not drafter.samples:
+        return Eagle3Proposer(drafter.net, drafter.model)
     if isinstance(drafter, PromptLookupDrafter):
         return PromptLookupProposer(max_ngram_len=drafter.max_ngram_len, stop_ids=drafter.stop_ids)
     raise ConfigError(f"drafter {drafter.name!r}: there is nothing to record; choose one that drafts, and greedily")

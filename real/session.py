@@ -11,9 +11,20 @@ from typing import Protocol
 
 from real.compat import check_models, logits_width
 from real.drafters.base import Drafter, NoDrafter
-from real.drafters.choose import DDTREE, DFLASH, FASTDLLM, MODEL, NONE, PROMPT_LOOKUP, DrafterSpec, parse_drafter
+from real.drafters.choose import (
+    DDTREE,
+    DFLASH,
+    EAGLE3,
+    FASTDLLM,
+    MODEL,
+    NONE,
+    PROMPT_LOOKUP,
+    DrafterSpec,
+    parse_drafter,
+)
 from real.drafters.ddtree import make_ddtree
 from real.drafters.dflash import make_dflash
+from real.drafters.eagle3 import make_eagle3
 from real.drafters.fastdllm import make_fastdllm
 from real.drafters.layer_skip import skip_layers
 from real.drafters.model import ModelDrafter
@@ -42,6 +53,7 @@ MAKERS: dict[str, Maker] = {
     DFLASH: make_dflash,
     DDTREE: make_ddtree,
     FASTDLLM: make_fastdllm,
+    EAGLE3: make_eagle3,
 }
 
 # For controllers that look at no cost, or whose spelling is only being checked: building one takes a latency model.

@@ -39,7 +39,9 @@ def tiny_config(*, vocabulary: int = 64, draft_vocabulary: int = DRAFT_VOCABULAR
 def random_head(config: Eagle3Config, *, seed: int = 0, spread: float = 0.3) -> Eagle3Net:
     """Random float32 weights, and a random choice of the target's tokens."""
     generator = torch.Generator().manual_seed(seed)
-    net = Eagle3Net(config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = Eagle3Net(config)
     with torch.no_grad():
         for weights in net.parameters():
             weights += spread * torch.randn(weights.shape, generator=generator)

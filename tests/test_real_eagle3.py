@@ -39,22 +39,23 @@ def begun(drafter: Drafter, model, text: torch.Tensor) -> Drafter:
 
 @pytest.mark.parametrize("options", [{}, {"norm_before_residual": True}, {"draft_vocabulary": 64}])
 def test_a_chain_is_what_the_slow_head_drafts(options) -> None:
-    model, text = tiny_llama(layers=8), prompt_ids(3, 9)
-    net = random_head(tiny_config(**options), seed=3)
-    chain = begun(Eagle3Chain(net, Target(model), name="chain"), model, text)
-    draft = chain.propose(6, -1)
-    slow = SlowHead(net, model.get_input_embeddings().weight)
-    wanted = slow_chain(slow, text.tolist(), features_of(model, text), 6)
-    assert draft.tokens.tolist() == [token for token, _ in wanted]
-    assert draft.q.tolist() == pytest.approx([q for _, q in wanted], rel=1e-4)
-    assert len(set(draft.tokens.tolist())) > 1
-    assert bool(net.t2d[draft.tokens].all())
+    model, text, seen = tiny_llama(layers=8), prompt_ids(3, 9), set()
+    for seed in range(3):
+        net = random_head(tiny_config(**options), seed=seed)
+        draft = begun(Eagle3Chain(net, model, name="chain"), model, text).propose(6, -1)
+        slow = SlowHead(net, model.get_input_embeddings().weight)
+        wanted = slow_chain(slow, text.tolist(), features_of(model, text), 6)
+        assert draft.tokens.tolist() == [token for token, _ in wanted]
+        assert draft.q.tolist() == pytest.approx([q for _, q in wanted], rel=1e-3)
+        assert bool(net.t2d[draft.tokens].all())
+        seen |= set(draft.tokens.tolist())
+    assert len(seen) > 3
 
 
 def test_a_head_with_its_own_embeddings_does_not_look_at_the_targets() -> None:
     model, text = tiny_llama(layers=8), prompt_ids(3, 9)
     net = random_head(tiny_config(own_embedding=True), seed=4)
-    draft = begun(Eagle3Chain(net, Target(model), name="chain"), model, text).propose(4, -1)
+    draft = begun(Eagle3Chain(net, model, name="chain"), model, text).propose(4, -1)
     slow = SlowHead(net, net.embed_tokens.weight)
     assert draft.tokens.tolist() == [t for t, _ in slow_chain(slow, text.tolist(), features_of(model, text), 4)]
 
@@ -65,7 +66,7 @@ def test_a_head_with_its_own_embeddings_does_not_look_at_the_targets() -> None:
 def test_a_tree_is_what_the_slow_head_grows(size: int, depth: int, top_k: int) -> None:
     model, text = tiny_llama(layers=8), prompt_ids(5, 8)
     net = random_head(tiny_config(), seed=5)
-    tree = begun(Eagle3Tree(net, Target(model), name="tree", size=size, depth=depth, top_k=top_k), model, text)
+    tree = begun(Eagle3Tree(net, model, name="tree", size=size, depth=depth, top_k=top_k), model, text)
     draft = tree.propose(tree.max_draft_len, -1)
     slow = SlowHead(net, model.get_input_embeddings().weight)
     wanted = slow_tree(slow, text.tolist(), features_of(model, text), size=size, depth=depth, top_k=top_k)
@@ -81,8 +82,8 @@ def test_a_tree_is_what_the_slow_head_grows(size: int, depth: int, top_k: int) -
 def test_one_child_per_level_is_a_chain() -> None:
     model, text = tiny_llama(layers=8), prompt_ids(7)
     net = random_head(tiny_config(), seed=7)
-    tree = begun(Eagle3Tree(net, Target(model), name="tree", size=59, depth=6, top_k=1), model, text).propose(6, -1)
-    chain = begun(Eagle3Chain(net, Target(model), name="chain"), model, text).propose(6, -1)
+    tree = begun(Eagle3Tree(net, model, name="tree", size=59, depth=6, top_k=1), model, text).propose(6, -1)
+    chain = begun(Eagle3Chain(net, model, name="chain"), model, text).propose(6, -1)
     assert tree.tokens.tolist() == chain.tokens.tolist()
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3, 4]
     assert tree.q.tolist() == pytest.approx(chain.q.tolist(), rel=1e-5)
@@ -113,8 +114,8 @@ class Overheard(Drafter):
 def make(kind: str, sampling: str = "greedy") -> Drafter:
     found = pair()
     if kind == "chain":
-        return Eagle3Chain(found.net, Target(found.model), name=kind, max_draft_len=5, sampling=sampling)
-    return Eagle3Tree(found.net, Target(found.model), name=kind, size=11, depth=4, top_k=3)
+        return Eagle3Chain(found.net, found.model, name=kind, max_draft_len=5, sampling=sampling)
+    return Eagle3Tree(found.net, found.model, name=kind, size=11, depth=4, top_k=3)
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree"])
@@ -199,10 +200,10 @@ def test_layers_that_are_read() -> None:
 def test_refusals() -> None:
     found = pair()
     with pytest.raises(ConfigError, match="allowed: greedy, sample"):
-        Eagle3Chain(found.net, Target(found.model), name="x", sampling="beam")
+        Eagle3Chain(found.net, found.model, name="x", sampling="beam")
     with pytest.raises(ConfigError, match="1 token or more"):
-        Eagle3Chain(found.net, Target(found.model), name="x", max_draft_len=0)
-    with pytest.raises(ConfigError, match="topk is 0"):
-        Eagle3Tree(found.net, Target(found.model), name="x", top_k=0)
+        Eagle3Chain(found.net, found.model, name="x", max_draft_len=0)
+    with pytest.raises(ConfigError, match="topk is 0; allowed: 1"):
+        Eagle3Tree(found.net, found.model, name="x", top_k=0)
     with pytest.raises(ConfigError, match=r"layers 0\.\.2"):
-        Eagle3Chain(found.net, Target(tiny_llama(layers=3)), name="x")
+        Eagle3Chain(found.net, tiny_llama(layers=3), name="x")

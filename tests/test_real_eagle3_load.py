@@ -88,7 +88,7 @@ def write(folder: Path, weights: dict[str, torch.Tensor] | None = None, *, bin: 
 
 
 def chain(net: Any, count: int = 4) -> tuple[list[int], list[float]]:
-    drafter, text = Eagle3Chain(net, Target(TARGET), name="chain"), prompt_ids(3, 9)
+    drafter, text = Eagle3Chain(net, TARGET, name="chain"), prompt_ids(3, 9)
     Target(TARGET).start(text, 99, drafter.tap)
     drafter.start(text, 99, KeyedDraws(0, 0), ())
     draft = drafter.propose(count, -1)

@@ -14,7 +14,7 @@ from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
 NONE, LAYER_SKIP, EARLY_EXIT, PROMPT_LOOKUP, MODEL = "none", "layer-skip", "early-exit", "prompt-lookup", "model"
-DFLASH, DDTREE, FASTDLLM = "dflash", "ddtree", "fastdllm"
+DFLASH, DDTREE, FASTDLLM, EAGLE3 = "dflash", "ddtree", "fastdllm", "eagle3"
 KEYS: dict[str, tuple[str, ...]] = {
     NONE: (),
     LAYER_SKIP: ("skip", "keep"),
@@ -24,9 +24,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     DFLASH: ("path", "pass_rule", "block"),
     DDTREE: ("path", "budget", "limit"),
     FASTDLLM: ("path", "threshold", "block", "small", "dual"),
+    EAGLE3: ("path", "tree", "depth", "topk"),
 }
 # Drafters that cannot do without one of their keys.
-NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", DDTREE: "path", FASTDLLM: "path"}
+NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", DDTREE: "path", FASTDLLM: "path", EAGLE3: "path"}
 
 # Found by `python -m real.skip_search`, see traces/README.md.
 DEFAULT_SKIP = {"smollm2-135m": (5, 7, 12, 26)}
@@ -57,7 +58,8 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
     `none`, `prompt-lookup`, `prompt-lookup:ngram=3`, `layer-skip`, `layer-skip:skip=9-14`, `layer-skip:keep=0-8,15-29`,
     `early-exit:layers=8` (the first 8), `model:path=HuggingFaceTB/SmolLM2-135M-Instruct`,
     `dflash:path=z-lab/Qwen3-4B-DFlash-b16,pass_rule=per-length`, `ddtree:path=z-lab/Qwen3-4B-DFlash-b16,budget=128`,
-    `fastdllm:path=Efficient-Large-Model/Fast_dLLM_v2_1.5B,threshold=0.05`.
+    `fastdllm:path=Efficient-Large-Model/Fast_dLLM_v2_1.5B,threshold=0.05`,
+    `eagle3:path=yuhuili/EAGLE3-LLaMA3.1-Instruct-8B,tree=59`.
 
     Args:
         text: the drafter.

@@ -11,27 +11,29 @@ are handed over in descending path probability, the reference's by level; the no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from real.cache import KVCache, causal_mask
 from real.drafters.base import Drafter
+from real.drafters.eagle3_load import load_eagle3
 from real.drafters.eagle3_net import Eagle3Net
 from real.drafters.model import DRAFT_SAMPLING
 from real.draws import Draws
-from real.target import Target
+from real.models import Loaded
+from real.target import make_tap
 from real.verify import Draft, Processor, process
 from specsim.errors import ConfigError
+from specsim.schema import MAX_DRAFT_LEN
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
-def embedding_of(net: Eagle3Net, model: torch.nn.Module) -> Embed:
+def embedding_of(net: Eagle3Net, model: Any) -> Embed:
     """Token embeddings that a head uses: its own, else the target's."""
-    found: Any = model
-    return found.get_input_embeddings() if net.embed_tokens is None else net.embed_tokens
+    return model.get_input_embeddings() if net.embed_tokens is None else net.embed_tokens
 
 
 class HeadOverText:
@@ -39,16 +41,16 @@ class HeadOverText:
 
     Args:
         net: the head, on the target's device.
-        target: whose features it reads.
+        model: the target's, whose features it reads.
 
     Attributes:
         tap: filled by the target.
         hidden: float[1, H] the head's output for the newest committed token; None while there are no features.
     """
 
-    def __init__(self, net: Eagle3Net, target: Target) -> None:
-        self.net, self._embed = net, embedding_of(net, target.model)
-        self.tap = target.tap(net.config.target_layers)
+    def __init__(self, net: Eagle3Net, model: Any) -> None:
+        self.net, self._embed = net, embedding_of(net, model)
+        self.tap = make_tap(model, net.config.target_layers)
 
     def start(self, prompt: torch.Tensor, capacity: int) -> None:
         """Begin a request (prompt int64[P]); entries can grow to `capacity`."""
@@ -104,7 +106,7 @@ class Eagle3Chain(Drafter):
     """One token per pass of the head.
 
     Args:
-        net, target: as for `HeadOverText`.
+        net, model: as for `HeadOverText`.
         name: for logs and tables.
         max_draft_len: most tokens proposed in a round.
         sampling: as for `real.drafters.model.ModelDrafter`.
@@ -116,15 +118,15 @@ class Eagle3Chain(Drafter):
     block_len = 1
 
     def __init__(
-        self, net: Eagle3Net, target: Target, *, name: str, max_draft_len: int = 24, sampling: str = "greedy"
+        self, net: Eagle3Net, model: Any, *, name: str, max_draft_len: int = 24, sampling: str = "greedy"
     ) -> None:
         if sampling not in DRAFT_SAMPLING:
             raise ConfigError(f"draft sampling {sampling!r}: allowed: {', '.join(DRAFT_SAMPLING)}")
         if max_draft_len < 1:
             raise ConfigError(f"max_draft_len {max_draft_len}: a drafter proposes 1 token or more")
-        self.net, self.target_model = net, target.model
+        self.net, self.model = net, model
         self.name, self.max_draft_len, self.samples = name, max_draft_len, sampling == "sample"
-        self._head, self._ids = HeadOverText(net, target), net.target_ids
+        self._head, self._ids = HeadOverText(net, model), net.target_ids
         self.tap = self._head.tap
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -170,30 +172,30 @@ class Eagle3Tree(Drafter):
     """A dynamic tree, made whole before anything is verified: the controller chooses how many of its nodes are.
 
     Args:
-        net, target: as for `HeadOverText`.
+        net, model: as for `HeadOverText`.
         name: for logs and tables.
         size: most nodes; the reference's total_token - 1.
         depth: levels, one pass of the head each; the reference's depth + 1.
         top_k: nodes expanded per level, and children of each.
 
     Raises:
-        ConfigError: a number below 1.
+        ConfigError: a number out of range.
     """
 
     branches = True
 
     def __init__(
-        self, net: Eagle3Net, target: Target, *, name: str, size: int = 59, depth: int = 8, top_k: int = 10
+        self, net: Eagle3Net, model: Any, *, name: str, size: int = 59, depth: int = 8, top_k: int = 10
     ) -> None:
         for what, number in (("tree", size), ("depth", depth), ("topk", top_k)):
-            if number < 1:
-                raise ConfigError(f"eagle3: {what} is {number}; allowed: 1 or more")
+            if not 1 <= number <= MAX_DRAFT_LEN:
+                raise ConfigError(f"eagle3: {what} is {number}; allowed: 1..{MAX_DRAFT_LEN}")
         self.net, self.name = net, name
         self.top_k, self.depth = min(top_k, net.config.draft_vocab_size), depth
         # The first level has top_k nodes, every other one top_k squared that compete.
         self.max_draft_len = min(size, self.top_k + (depth - 1) * self.top_k**2)
         self.block_len = self.max_draft_len
-        self._head, self._ids = HeadOverText(net, target), net.target_ids
+        self._head, self._ids = HeadOverText(net, model), net.target_ids
         self.tap = self._head.tap
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -249,3 +251,37 @@ class Eagle3Tree(Drafter):
             parents=place[parents[order]].cpu(),
             passes=self.depth,
         )
+
+
+def make_eagle3(
+    options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
+) -> Eagle3Chain | Eagle3Tree:
+    """The drafter `eagle3:path=P` or `eagle3:path=P,tree=59[,depth=8][,topk=10]` of a target (`real.session.Maker`).
+
+    Args:
+        options: keys and values as spelled.
+        loaded: the target.
+        max_draft_len: most tokens of a chain, or of the longest path of a tree.
+        sampling: of a chain; a tree is always greedy.
+
+    Raises:
+        ConfigError: an option that is not allowed, or a checkpoint that is broken or of another target.
+    """
+    numbers = {key: value for key, value in options.items() if key != "path"}
+    for key, value in numbers.items():
+        if not value.isdigit():
+            raise ConfigError(f"eagle3: {key} is {value!r}; allowed: a whole number >= 1")
+    if numbers and "tree" not in numbers:
+        raise ConfigError(f"eagle3: {', '.join(numbers)} belong to a tree; give its most nodes as well, e.g. tree=59")
+    if numbers and sampling != "greedy":
+        raise ConfigError(
+            f"eagle3: draft sampling {sampling!r} with a tree: allowed: greedy, which is lossless at any temperature"
+        )
+    net = load_eagle3(options["path"], loaded.model)
+    name = f"eagle3:{','.join(f'{key}={value}' for key, value in options.items())}"
+    if not numbers:
+        return Eagle3Chain(net, loaded.model, name=name, max_draft_len=max_draft_len, sampling=sampling)
+    depth, top_k = int(numbers.get("depth", "8")), int(numbers.get("topk", "10"))
+    return Eagle3Tree(
+        net, loaded.model, name=name, size=int(numbers["tree"]), depth=min(depth, max_draft_len), top_k=top_k
+    )
