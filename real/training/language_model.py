@@ -83,7 +83,7 @@ class LanguageModel(TrainModule):
         data = cast(Any, self.trainer).datamodule
         assert isinstance(data, LightningDataModule)
         transformers_logging.disable_progress_bar()
-        half = LlamaForCausalLM(self.net.config).to(torch.bfloat16)
+        half = LlamaForCausalLM(self.net.config).bfloat16()
         half.load_state_dict(self.net.state_dict())
         half.save_pretrained(folder)
         cast(Any, data).tokenizer.save_pretrained(folder)

@@ -103,11 +103,7 @@ def functions_of(source: str) -> list[tuple[str, str]]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) > 1:
-            text = ast.unparse(node)
-            bare = ast.unparse(ast.FunctionDef(**{**_fields(node), "body": node.body[:1], "decorator_list": []}))
-            found.append((bare, text))
+            whole = ast.unparse(node)
+            node.body, node.decorator_list = node.body[:1], []
+            found.append((ast.unparse(node), whole))
     return found
-
-
-def _fields(node: ast.FunctionDef) -> dict[str, Any]:
-    return {**dict(ast.iter_fields(node)), "lineno": node.lineno, "col_offset": node.col_offset}
