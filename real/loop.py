@@ -196,9 +196,10 @@ def decode(
     clock = clock or clock_for(target.device)
     draws = draws or KeyedDraws(settings.seed, request)
     text, result = prompt.tolist(), Decoded(prompt_len=len(prompt))
-    capacity = len(prompt) + settings.max_new_tokens + drafter.max_draft_len + 1
+    longest = max(drafter.max_draft_len, drafter.max_scored_len)
+    capacity = len(prompt) + settings.max_new_tokens + longest + 1
     if target.window is not None:
-        capacity = min(capacity, target.window + drafter.max_draft_len + 1)
+        capacity = min(capacity, target.window + longest + 1)
     started = perf_counter()
     target.start(prompt, capacity, drafter.tap)
     drafter.start(prompt, capacity, draws, settings.processors)

@@ -147,7 +147,7 @@ class _Filled(Drafter):
     def __init__(self, drafter: Drafter, max_draft_len: int, rng: np.random.Generator) -> None:
         self._drafter, self._rng = drafter, rng
         self.name, self.block_len, self.max_draft_len = drafter.name, drafter.block_len, max_draft_len
-        self.branches, self.tap = drafter.branches, drafter.tap
+        self.branches, self.max_scored_len, self.tap = drafter.branches, drafter.max_scored_len, drafter.tap
         self.own: list[int] = []
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:

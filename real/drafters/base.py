@@ -27,6 +27,8 @@ class Drafter(Protocol):
         pass_rule: what further passes of a round do to what was drafted before, as in a trace's metadata: `keep-first`
             append to it, `per-length` replace it.
         branches: whether what it counts are nodes of a tree, of which more may be submitted than tokens are left.
+        max_scored_len: most draft tokens the target is given in a round, where that can be more than `max_draft_len`, as
+            with a tree of which the controller chooses the depth.
         tap: hidden states of the target that it reads; the loop has them filled. None: it reads none.
     """
 
@@ -36,6 +38,7 @@ class Drafter(Protocol):
     samples: bool = False
     pass_rule: str = "keep-first"
     branches: bool = False
+    max_scored_len: int = 0
     tap: Tap | None = None
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:

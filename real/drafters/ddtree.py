@@ -169,7 +169,7 @@ class DepthTrees(_Trees):
 
     def __init__(self, network: DFlashNetwork, model: Any, *, name: str, budget: int = BUDGET, depth: int = 24) -> None:
         super().__init__(network, model, name=name, budget=budget, depth=depth)
-        self.block_len, self.max_draft_len = network.config.block_size - 1, depth
+        self.block_len, self.max_draft_len, self.max_scored_len = network.config.block_size - 1, depth, budget
 
     def propose(self, count: int, arm: int) -> Proposal:
         top = self._filled(count)
@@ -197,6 +197,11 @@ class Growing(NamedTuple):
     def q(self) -> torch.Tensor:
         """float32[m]: probability of the likeliest token of each position."""
         return torch.from_numpy(self.top.q[:, 0])
+
+    @property
+    def record(self) -> None:
+        """What the passes recorded is not reported."""
+        return None
 
     def first(self, count: int) -> Draft:
         """The tree of the first `count` positions."""

@@ -95,11 +95,11 @@ class DFlashProposer:
             rows = torch.nonzero(last >= number if keep else last == number)[:, 0]
             first = pass_len(number - 1, block_len, longest) if keep and number > 1 else 0
             for group, logits in blocks.logits(starts[rows], pass_len(number, block_len, longest), first=first):
-                _fill(drafts, rows[group], first, logits, self._drafter.network)
+                fill(drafts, rows[group], first, logits, self._drafter.network)
         return drafts
 
 
-def _fill(drafts: Drafts, rows: torch.Tensor, first: int, logits: torch.Tensor, network: DFlashNetwork) -> None:
+def fill(drafts: Drafts, rows: torch.Tensor, first: int, logits: torch.Tensor, network: DFlashNetwork) -> None:
     """Write the slots of float[b, slots, R] logits into the drafts from token `first` on, as far as each row goes."""
     width = min(drafts.tokens.shape[1] - first, logits.shape[1])
     tokens, q = first_choice(network, logits[:, :width])
