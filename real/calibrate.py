@@ -162,6 +162,7 @@ def calibrate(
     repeats: int = 15,
     seed: int = 0,
     cache: str = "dynamic",
+    sample: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> FitReport:
     """Measure and fit on this machine, in the dtype the model is loaded in.
@@ -169,7 +170,7 @@ def calibrate(
     Args:
         loaded: the target.
         drafter: its drafter.
-        contexts, max_draft_len, repeats, seed, tick: as in `measure`.
+        contexts, max_draft_len, repeats, seed, sample, tick: as in `measure`.
         cache: of the target, as in `real.target`.
 
     Raises:
@@ -182,9 +183,15 @@ def calibrate(
         max_draft_len=max_draft_len,
         repeats=repeats,
         seed=seed,
+        sample=sample,
         tick=tick,
     )
-    more = {"max_draft_len": max_draft_len, "repeats": repeats, "clock_s": clock_cost_s(loaded.device)}
+    more = {
+        "sample": sample,
+        "max_draft_len": max_draft_len,
+        "repeats": repeats,
+        "clock_s": clock_cost_s(loaded.device),
+    }
     return fit(samples, machine(loaded, drafter) | more)
 
 

@@ -68,21 +68,21 @@ class Row:
     Args:
         controller: its spelling.
         measured: in the run.
-        predicted: speedup by replay of the trace with the calibration.
+        predicted: speedup by replay of the trace with the calibration; None without a trace.
         in_sample: speedup by replay with costs fitted to the run's own rounds; None when they are too few.
         shadow: None when the replayed decisions are the run's, else the first difference.
     """
 
     controller: str
     measured: Measured
-    predicted: float
+    predicted: float | None
     in_sample: float | None
     shadow: str | None
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """Of the prediction."""
-        return self.predicted / self.measured.speedup - 1.0
+        return None if self.predicted is None else self.predicted / self.measured.speedup - 1.0
 
     @property
     def in_sample_error(self) -> float | None:
@@ -180,13 +180,14 @@ def in_sample_model(requests: Sequence[Request], *, block_len: int) -> LatencyMo
 
 
 def verdict(rows: Sequence[Row]) -> Verdict | None:
-    """The verdict over all controllers but plain decoding; None without any."""
-    others = [row for row in rows if row.controller != PLAIN]
-    if not others:
+    """The verdict over all predicted controllers but plain decoding; None without any."""
+    others = [row for row in rows if row.controller != PLAIN and row.predicted is not None]
+    errors = [abs(row.error) for row in others if row.error is not None]
+    if not errors:
         return None
     in_sample = [abs(row.in_sample_error) for row in others if row.in_sample_error is not None]
     return Verdict(
-        median_error=float(np.median([abs(row.error) for row in others])),
+        median_error=float(np.median(errors)),
         bound=max(BOUND, float(np.median([row.measured.half_interval for row in others]))),
         in_sample_error=float(np.median(in_sample)) if in_sample else None,
     )

@@ -187,6 +187,7 @@ def measure(
     repeats: int,
     warmup: int = 1,
     seed: int = 0,
+    sample: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Sample]:
     """Time rounds of every length at every context, interleaved.
@@ -197,6 +198,7 @@ def measure(
         max_draft_len: lengths go to `max_draft_len` + 1.
         repeats: measured repeats, after `warmup` dropped ones.
         seed: of the order.
+        sample: verify by sampling at temperature 1, which costs more than the greedy way.
         tick: called after every repeat.
 
     Raises:
@@ -211,7 +213,7 @@ def measure(
                 f"{target.window}; choose a shorter context or a lower --max-draft-len"
             )
     turns, filled = _Turns(max_draft_len, drafter.block_len), _Filled(drafter, max_draft_len, rng)
-    settings = Settings(max_new_tokens=most_new, criteria=(turns.over,))
+    settings = Settings(max_new_tokens=most_new, criteria=(turns.over,), sample=sample)
     samples: list[Sample] = []
     for repeat in range(warmup + repeats):
         for place in rng.permutation(len(contexts)).tolist():

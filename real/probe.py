@@ -36,7 +36,10 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "human-ev
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides the rows of a recording; compared when one is continued. Fields: see the options."""
+    """Everything that decides the rows of a recording; compared when one is continued. Fields: see the options.
+
+    `sample`: the responses are drawn at temperature 1 and not greedy (`real.record`); the command does not offer it.
+    """
 
     target: str
     drafter: DrafterSpec
@@ -47,6 +50,7 @@ class Settings:
     dtype: str
     device: str
     seed: int
+    sample: bool = False
 
 
 def record(
@@ -81,6 +85,7 @@ def record(
                 max_new_tokens=settings.max_new_tokens,
                 max_draft_len=settings.max_draft_len,
                 stop_ids=loaded.stop_ids,
+                sampled=(settings.seed, number) if settings.sample else None,
                 log=lambda line, prompt=prompt: console.print(f"mismatch in {prompt.id}, {line}"),
             )
             work.save(number, rows)
@@ -126,7 +131,8 @@ def trace_meta(
         block_len=drafter.block_len,
         pass_rule=drafter.pass_rule,
         max_draft_len=settings.max_draft_len,
-        exact=mismatches == 0,
+        temperature=float(settings.sample),
+        exact=mismatches == 0 and not settings.sample,
         mismatches=mismatches,
         dataset=settings.dataset,
         requests=len(requests),

@@ -5,6 +5,11 @@ response is decoded by `real.loop`. Knows nothing about files, command lines or 
 
 Under greedy verification the committed text does not depend on the controller. So one row per position, with a draft
 as long as allowed, replays every length controller exactly.
+
+A sampled response is one draw of the target's. A drafted token is its next token with the target's probability of that
+token, which is also the chance that speculative sampling accepts it (drafts chosen by a fixed rule), and after a
+rejection the response goes on with a token of the right law. So a replay of such a trace is one draw of what any length
+controller would go through, though not the draw that a run with other random numbers makes.
 """
 
 from __future__ import annotations
@@ -136,18 +141,27 @@ class RequestRows:
     mismatches: int
 
 
-def decode_plain(model: Any, prompt: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]) -> list[int]:
-    """Greedy decoding, one token per forward pass, in the decode loop: the reference text.
+def decode_plain(
+    model: Any,
+    prompt: torch.Tensor,
+    max_new_tokens: int,
+    stop_ids: Collection[int],
+    *,
+    sampled: tuple[int, int] | None = None,
+) -> list[int]:
+    """Plain decoding, one token per forward pass, in the decode loop: the reference text.
 
     Args:
         model: causal language model.
         prompt: int64[P], P >= 1.
         max_new_tokens: longest response.
         stop_ids: end-of-text tokens; the one produced is part of the response.
+        sampled: seed and number of the request, to sample at temperature 1; None: greedy.
     """
     plain = build("plain", Setting(block_len=1, max_draft_len=1, latency=ANY_LATENCY))
-    settings = Settings(max_new_tokens=max_new_tokens, stop_ids=tuple(stop_ids))
-    return decode(Target(model), NoDrafter(), OnlineController(plain), prompt, settings).output
+    seed, request = sampled or (0, 0)
+    settings = Settings(max_new_tokens=max_new_tokens, stop_ids=tuple(stop_ids), sample=sampled is not None, seed=seed)
+    return decode(Target(model), NoDrafter(), OnlineController(plain), prompt, settings, request=request).output
 
 
 @torch.inference_mode()
@@ -159,6 +173,7 @@ def record_request(
     max_new_tokens: int,
     max_draft_len: int,
     stop_ids: Collection[int],
+    sampled: tuple[int, int] | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> RequestRows:
     """Decode one response plainly, then try the drafter at every position of it.
@@ -173,18 +188,19 @@ def record_request(
         max_new_tokens: longest response.
         max_draft_len: longest draft.
         stop_ids: end-of-text tokens.
-        log: receives one line per mismatch, with its place and logit gap.
+        sampled: as for `decode_plain`.
+        log: receives one line per mismatch of a greedy response, with its place and logit gap.
     """
-    output = decode_plain(target, prompt, max_new_tokens, stop_ids)
+    output = decode_plain(target, prompt, max_new_tokens, stop_ids, sampled=sampled)
     text = torch.cat([prompt, prompt.new_tensor(output)])
     n, prompt_len = len(output), len(prompt)
     left = prompt.new_tensor([min(max_draft_len, n - pos - 1) for pos in range(n)])
     drafts = proposer.propose(text, prompt_len, left)
     runner = BranchRunner(target, text, first=prompt_len - 1, slots=SLOT_LIMIT)
-    mismatches = _check_text(runner.text_logits[:n], text[prompt_len:], log)
+    mismatches = 0 if sampled else _check_text(runner.text_logits[:n], text[prompt_len:], log)
     p, best = score_branches(runner, _starts(prompt_len, left), drafts)
     accept_len = leading_matches(text, _starts(prompt_len, left), drafts)
-    accepted = _verdict(accept_len, drafts, best)
+    accepted = p if sampled else _verdict(accept_len, drafts, best)
     filled = _filled(drafts)
 
     def flat(values: torch.Tensor) -> Any:

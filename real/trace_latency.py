@@ -36,6 +36,7 @@ def measure_latency(
     console: Console,
     seed: int = 0,
     cache: str = "dynamic",
+    sample: bool = False,
 ) -> FitReport:
     """Latency of this machine for a target and drafter at contexts int64[ctx_len]; says how it goes and what came out.
 
@@ -51,6 +52,7 @@ def measure_latency(
             repeats=repeats,
             seed=seed,
             cache=cache,
+            sample=sample,
             tick=steps.done,
         )
     for line in (*report.warnings, *_lines(report, max_draft_len)):

@@ -18,122 +18,34 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 
 from real import probe
 from real.calibrate import check_machine
-from real.compare import Row, counted, in_sample_model, measured, predicted, verdict
+from real.compare import counted
 from real.data import choose, encode, load_prompts
 from real.drafters.choose import parse_drafter
-from real.folder import RUN, Request, RunFolder
+from real.evaluation import evaluate
+from real.folder import RUN, RunFolder
 from real.interleave import PLAIN
 from real.loop import Settings
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2
-from real.neartie import exact_twin, explain
 from real.record import proposer_of
-from real.results import warmup_rounds
 from real.session import ANY_LATENCY, open_session
-from real.shadow import shadow_run
 from real.validate_report import print_report
 from real.validation import CALIBRATION, TRACE, Work, check_trace, frozen_calibration, frozen_trace, run_prompts
-from specsim.controllers import Controller
 from specsim.errors import ConfigError, run_cli
-from specsim.latency import LatencyModel, load_latency
+from specsim.latency import load_latency
 from specsim.paths import replace_file
 from specsim.schema import MAX_DRAFT_LEN
 
 RESULTS = "results.json"
-SCHEMA = "specsim.validation/1"
 REPORT_WIDTH = 140
-
-
-def differences(work: Work, requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Outputs that are not plain decoding's, each located and explained."""
-    found: list[dict[str, Any]] = []
-    exact = None
-    for request in requests:
-        plain = counted(request, PLAIN).decoded.output
-        for spelling in work.spellings:
-            output = counted(request, spelling).decoded.output
-            if output == plain:
-                continue
-            model = work.session.loaded.model
-            exact = exact if exact is not None else exact_twin(model)
-            difference = explain(model, exact, work.encoded[request.number].tolist(), plain, output)
-            assert difference is not None
-            found.append(
-                {
-                    "request": request.number,
-                    "id": request.id,
-                    "controller": spelling,
-                    "place": difference.place,
-                    "near_tie": difference.near_tie,
-                    "text": str(difference),
-                }
-            )
-    return found
-
-
-def evaluate(
-    work: Work, controllers: Sequence[Controller], requests: Sequence[Request], trace: Path, latency: LatencyModel
-) -> dict[str, Any]:
-    """The document of results.json."""
-    seed, block_len = work.settings.seed, work.session.drafter.block_len
-    ahead = predicted(trace, latency, controllers, seed=seed)
-    own_model = in_sample_model(requests, block_len=block_len)
-    own = [None] * len(controllers) if own_model is None else predicted(trace, own_model, controllers, seed=seed)
-    rows = []
-    for spelling, controller, seen, now, after in zip(
-        work.spellings, controllers, measured(requests, work.spellings, seed=seed), ahead, own, strict=True
-    ):
-        difference = shadow_run(
-            controller, spelling, requests, block_len=block_len, max_draft_len=work.max_draft_len, seed=seed
-        )
-        rows.append(
-            Row(
-                controller=spelling,
-                measured=seen,
-                predicted=now["speedup"],
-                in_sample=None if after is None else after["speedup"],
-                shadow=None if difference is None else str(difference),
-            )
-        )
-    judged = verdict(rows)
-    return {
-        "schema": SCHEMA,
-        "config": work.folder.config,
-        "results": [row.to_json() for row in rows],
-        "verdict": None if judged is None else {**asdict(judged), "holds": judged.holds},
-        "differences": differences(work, requests),
-        "other_texts_in_trace": _other_texts(trace, requests),
-        "warmup_rounds": warmup_rounds(requests),
-        "plain_pass": _plain_pass(requests, latency),
-    }
-
-
-def _other_texts(trace: Path, requests: Sequence[Request]) -> int:
-    """Prompts whose recorded text is not the run's plain text (in float32 there should be none)."""
-    table = pq.read_table(trace, columns=["request", "token"])
-    number, token = table["request"].to_numpy(), table["token"].to_numpy()
-    return sum(token[number == r.number].tolist() != counted(r, PLAIN).decoded.output for r in requests)
-
-
-def _plain_pass(requests: Sequence[Request], latency: LatencyModel) -> dict[str, float]:
-    """Seconds of plain decoding's pass, calibrated and in the run: how far the machine has drifted."""
-    rounds = [row for request in requests for row in counted(request, PLAIN).decoded.rounds]
-    context = float(np.median([row.ctx_len for row in rounds]))
-    return {
-        "calibrated_s": float(latency.verify_s(1, context)),
-        "run_s": float(np.median([row.verify_s for row in rounds])),
-    }
 
 
 def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None], *, force: bool) -> Work:

@@ -108,6 +108,7 @@ def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: 
         "max_ngram_len": (meta.extra.get("max_ngram_len"), spec.max_ngram_len),
         "drafter_path": (meta.extra.get("drafter_path"), spec.path),
         "drafter_options": (meta.extra.get("drafter_options") or {}, dict(spec.options)),
+        "temperature": (meta.temperature, float(recording.sample)),
         "dtype": (meta.dtype, recording.dtype),
         "max_draft_len": (meta.max_draft_len, recording.max_draft_len),
         "max_new_tokens": (meta.extra.get("max_new_tokens"), recording.max_new_tokens),
@@ -164,28 +165,48 @@ def _calibrate(work: Work, repeats: int) -> LatencyModel:
         repeats=repeats,
         console=work.console,
         seed=work.settings.seed,
+        sample=work.settings.sample,
     ).model
+
+
+class PromptRun:
+    """The run of a work, prompt by prompt: those its folder does not hold yet are decoded by every controller.
+
+    Args:
+        work: what runs.
+        controllers: as built, in the order of its spellings.
+
+    Raises:
+        ConfigError: a kept prompt that cannot be read, or one whose decisions the controllers do not repeat.
+    """
+
+    def __init__(self, work: Work, controllers: Sequence[Controller]) -> None:
+        self.work = work
+        self._comparison = Comparison(work.session, list(zip(work.spellings, controllers, strict=True)), work.settings)
+        kept = {request.number: request for request in work.folder.load()}
+        # Controllers learn from prompt to prompt: whatever followed one that is gone is decoded again, too.
+        self.first = next((number for number in range(len(work.prompts)) if number not in kept), len(work.prompts))
+        self.requests = [kept[number] for number in range(self.first)]
+        for request in self.requests:
+            recall(self._comparison, request)
+
+    def advance(self) -> str:
+        """Decode the next prompt and keep it; says what was done."""
+        work, number = self.work, len(self.requests)
+        prompt, ids = work.prompts[number], work.encoded[number]
+        warmup = self._comparison.warm_up(work.encoded[0]) if number == self.first else ()
+        done = self._comparison.run(number, prompt.id, ids)
+        seconds = sum(run.decoded.decode_s for run in done.runs)
+        tokens = len(counted(done, PLAIN).decoded.output)
+        self.requests.append(replace(done, runs=(*warmup, *done.runs)))
+        work.folder.save(self.requests[-1])
+        return f"{prompt.id}, {tokens} tokens, {len(work.spellings)} controllers in {seconds:.1f} s"
 
 
 def run_prompts(work: Work, controllers: Sequence[Controller]) -> list[Request]:
     """Decode every prompt that the folder does not hold yet with every controller; all of them in order."""
-    comparison = Comparison(work.session, list(zip(work.spellings, controllers, strict=True)), work.settings)
-    kept = {request.number: request for request in work.folder.load()}
-    # Controllers learn from prompt to prompt: whatever followed one that is gone is decoded again, too.
-    gone = next((number for number in range(len(work.prompts)) if number not in kept), len(work.prompts))
-    kept = {number: request for number, request in kept.items() if number < gone}
-    for number in sorted(kept):
-        recall(comparison, kept[number])
-    warmup = () if len(kept) == len(work.prompts) else comparison.warm_up(work.encoded[0])
-    with Steps(work.console, "prompt", len(work.prompts), before=len(kept)) as steps:
-        for number, (prompt, ids) in enumerate(zip(work.prompts, work.encoded, strict=True)):
-            if number in kept:
-                continue
-            done = comparison.run(number, prompt.id, ids)
-            seconds = sum(run.decoded.decode_s for run in done.runs)
-            tokens = len(counted(done, PLAIN).decoded.output)
-            kept[number] = replace(done, runs=(*warmup, *done.runs))
-            work.folder.save(kept[number])
-            warmup = ()
-            steps.done(f"{prompt.id}, {tokens} tokens, {len(controllers)} controllers in {seconds:.1f} s")
-    return [kept[number] for number in sorted(kept)]
+    run = PromptRun(work, controllers)
+    with Steps(work.console, "prompt", len(work.prompts), before=run.first) as steps:
+        for _ in range(run.first, len(work.prompts)):
+            steps.done(run.advance())
+    return run.requests

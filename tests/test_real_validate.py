@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import calibrate, validate  # noqa: E402
+from real import calibrate, evaluation, validate  # noqa: E402
 from real.compare import (  # noqa: E402
     FORMULA,
     Measured,
@@ -448,7 +448,7 @@ def test_below_float32_near_ties_are_counted_and_anything_else_is_an_error(tiny,
         gap = 0.001 if near else 1.0
         return Difference(place=3, expected=1, found=2, gap=0.0, exact_gap=gap, noise=0.01)
 
-    monkeypatch.setattr(validate, "explain", explain)
+    monkeypatch.setattr(evaluation, "explain", explain)
     status = run(tiny, tmp_path / "run", "--dtype=bfloat16", controllers=("static:length=2",))
     assert status == (0 if near else 1)
     found = results(tmp_path / "run")["differences"]

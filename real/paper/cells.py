@@ -1,0 +1,223 @@
+"""Measuring an experiment's cells: traces and calibrations first, then all methods of a place, prompt by prompt.
+
+Owns the order of work and what is kept. A cell's folder is that of a validation (`real.validate`) of its drafter's
+controllers: trace.parquet, calibration.json, the run, results.json. Cells of one target, dataset and temperature run
+interleaved, one prompt of each in turn, in an order drawn anew for each prompt; within a cell so do its controllers,
+plain decoding among them (`real.interleave`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from real import probe
+from real.compare import counted
+from real.data import Prompt, choose, encode, load_prompts
+from real.drafters.base import NoDrafter
+from real.drafters.choose import DrafterSpec, parse_drafter
+from real.evaluation import evaluate
+from real.folder import Request, RunFolder
+from real.interleave import PLAIN
+from real.loop import Settings
+from real.models import Loaded, load_target
+from real.paper.config import Cell, PaperConfig
+from real.paper.long_prompts import long_prompts
+from real.progress import Steps
+from real.record import proposer_of
+from real.session import ANY_LATENCY, Session, make_drafter
+from real.target import Target
+from real.validation import PromptRun, Work, frozen_calibration, frozen_trace
+from specsim.controllers import Controller
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
+from specsim.paths import replace_file
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """A cell with everything loaded.
+
+    Args:
+        cell: what is measured.
+        work: as of a validation.
+    """
+
+    cell: Cell
+    work: Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A cell whose frozen inputs are there.
+
+    Args:
+        work: as of a validation.
+        controllers: built with the calibration.
+        trace: of the same prompts; None where none can be recorded.
+        why: no trace.
+        latency: the calibration.
+    """
+
+    work: Work
+    controllers: Sequence[Controller]
+    trace: Path | None
+    why: str | None
+    latency: LatencyModel
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a cell's folder holds its results, which are written last."""
+    return (folder / RESULTS).is_file()
+
+
+def measure_cells(config: PaperConfig, place: Path, console: Console) -> None:
+    """Measure every cell that `place` does not hold yet.
+
+    Args:
+        config: the experiment.
+        place: folder of the cells' folders; made when missing.
+        console: for progress.
+
+    Raises:
+        ConfigError: anything unknown, missing or incompatible; of one target, before anything of it is measured.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    missing = [cell for cell in config.cells() if not is_finished(place / cell.folder())]
+    for target, cells in groupby(missing, key=lambda cell: cell.target):
+        opened = _open_target(target, list(cells), place, console)
+        for (dataset, temperature), group in groupby(opened, key=lambda one: (one.cell.dataset, one.cell.temperature)):
+            console.print(f"{target}, {dataset}, T = {temperature}", markup=False, highlight=False)
+            _measure_group([one.work for one in group], config.repeats)
+
+
+def _open_target(target: str, cells: Sequence[Cell], place: Path, console: Console) -> list[Open]:
+    config = cells[0].config
+    loaded = load_target(target, dtype=config.dtype, device=config.device)
+    sessions: dict[tuple[str, int], tuple[Session, DrafterSpec]] = {}
+    opened = []
+    for cell in cells:
+        key = (cell.method.drafter, cell.method.max_draft_len)
+        if key not in sessions:
+            sessions[key] = _session(loaded, target, *key)
+        opened.append(Open(cell=cell, work=_open_cell(cell, *sessions[key], place, console)))
+    return opened
+
+
+def _session(loaded: Loaded, target: str, drafter: str, max_draft_len: int) -> tuple[Session, DrafterSpec]:
+    spec = parse_drafter(drafter, target=target, n_layers=loaded.model.config.num_hidden_layers)
+    # Greedy drafts are lossless at any temperature, and every controller may look at them (`real.loop`).
+    made = make_drafter(spec, loaded, max_draft_len=max_draft_len)
+    return Session(loaded=loaded, target=Target(loaded.model), drafter=made, plain=NoDrafter()), spec
+
+
+def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, console: Console) -> Work:
+    config, loaded = cell.config, session.loaded
+    prompts, dataset = _prompts(cell, loaded, place)
+    encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
+    spellings = [PLAIN, *(name for name in cell.method.spellings() if name != PLAIN)]
+    session.controllers(spellings, ANY_LATENCY)
+    probe.check_windows(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
+    sample = cell.temperature > 0
+    recording = probe.Settings(
+        target=cell.target,
+        drafter=spec,
+        dataset=dataset,
+        requests=len(prompts),
+        max_new_tokens=config.max_new_tokens,
+        max_draft_len=cell.method.max_draft_len,
+        dtype=config.dtype,
+        device=loaded.device,
+        seed=config.seed,
+        sample=sample,
+    )
+    settings = Settings(max_new_tokens=config.max_new_tokens, stop_ids=loaded.stop_ids, sample=sample, seed=config.seed)
+    kept = {**cell.settings(), "controllers": spellings, "prompts": [prompt.id for prompt in prompts]}
+    return Work(
+        session=session,
+        settings=settings,
+        recording=recording,
+        prompts=prompts,
+        encoded=encoded,
+        spellings=spellings,
+        folder=RunFolder(place / cell.folder(), kept, reopen=True),
+        console=console,
+    )
+
+
+def _prompts(cell: Cell, loaded: Loaded, place: Path) -> tuple[list[Prompt], str]:
+    """The cell's prompts, and the dataset they are all of."""
+    dataset, seed = cell.config.datasets[cell.dataset], cell.config.seed
+    if dataset.context is None:
+        return choose(load_prompts(dataset.data), dataset.requests, seed), dataset.data
+    file = long_prompts(dataset.data, dataset.requests, dataset.context, loaded, place, seed=seed)
+    return choose(load_prompts(str(file)), dataset.requests, seed), str(file)
+
+
+def _measure_group(works: Sequence[Work], repeats: int) -> None:
+    """Cells of one place, interleaved."""
+    ready = [_prepare(work, repeats) for work in works]
+    runs = [PromptRun(one.work, one.controllers) for one in ready]
+    if not runs:
+        return
+    total, kept = len(works[0].prompts) * len(runs), sum(len(run.requests) for run in runs)
+    with Steps(works[0].console, "prompt x method", total, before=kept) as steps:
+        for run in _turns(runs, works[0].settings.seed):
+            name = run.work.session.drafter.name
+            steps.done(f"{name}, {run.advance()}")
+    for one, run in zip(ready, runs, strict=True):
+        _finish(one, run.requests)
+
+
+def _turns(runs: Sequence[PromptRun], seed: int) -> Iterator[PromptRun]:
+    """Whose next prompt is decoded; cells that were further when an interruption came wait for the others."""
+    for number in range(len(runs[0].work.prompts)):
+        for place in np.random.default_rng([seed, number]).permutation(len(runs)).tolist():
+            if len(runs[place].requests) == number:
+                yield runs[place]
+
+
+def _prepare(work: Work, repeats: int) -> Ready:
+    """Trace and calibration, as in `real.validate`: made once, before the run, and kept."""
+    trace, why = None, None
+    try:
+        proposer_of(work.session.drafter)
+    except ConfigError as error:
+        why = str(error)
+    else:
+        trace = frozen_trace(work, None)
+    latency = frozen_calibration(work, None, repeats)
+    controllers = work.session.controllers(work.spellings, latency)
+    return Ready(work=work, controllers=controllers, trace=trace, why=why, latency=latency)
+
+
+def _finish(ready: Ready, requests: Sequence[Request]) -> None:
+    work, why = ready.work, ready.why
+    try:
+        document = evaluate(work, ready.controllers, requests, ready.trace, ready.latency)
+    except ConfigError as error:  # a trace that these controllers cannot be replayed on
+        document, why = evaluate(work, ready.controllers, requests, None, ready.latency), str(error)
+    document["not_predicted"] = why
+    document["block_len"] = work.session.drafter.block_len
+    decode = work.session.loaded.tokenizer.decode
+    texts = {(r.number, name): decode(counted(r, name).decoded.output) for r in requests for name in work.spellings}
+    work.folder.finish(requests, texts=texts)
+    write_json(work.folder.path / RESULTS, document)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document whole or not at all."""
+    with replace_file(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,0 +1,181 @@
+"""What a finished cell says: a row per controller, and how `lambda` compares. Reads the cell's folder, loads no model.
+
+Owns the rows of all tables: measured and predicted speedup, both with and without looping text, and where a round's
+time goes. The measured and predicted numbers are the validation's (`real.evaluation`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.compare import counted
+from real.folder import Request, Run, RunFolder, read_run
+from real.interleave import PLAIN
+from real.paper.cells import RESULTS
+from real.paper.config import LAMBDA, LIBRASPEC, STATIC, Cell
+from real.paper.loops import fresh_sums, looping
+from real.paper.paired import Times, compare
+from specsim.metrics import bootstrap_ratios
+
+PARTS = ("draft_s", "verify_s", "rest_s")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A finished cell.
+
+    Args:
+        cell: what was measured.
+        folder: its folder.
+        document: its results.json, a validation's.
+        requests: its prompts, decoded.
+    """
+
+    cell: Cell
+    folder: Path
+    document: Mapping[str, Any]
+    requests: Sequence[Request]
+
+
+def load_cell(cell: Cell, place: Path) -> Measured:
+    """Read a finished cell.
+
+    Raises:
+        ConfigError: its folder cannot be read.
+    """
+    folder = place / cell.folder()
+    document = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    requests = list(RunFolder(folder, read_run(folder)["config"], reopen=True).load())
+    return Measured(cell=cell, folder=folder, document=document, requests=requests)
+
+
+def rows_of(cell: Measured) -> list[Row]:
+    """One row per controller but plain decoding, in the order of the configuration."""
+    labels = cell.cell.method.spellings()
+    return [
+        _row(cell, labels[one["controller"]], one) for one in cell.document["results"] if one["controller"] in labels
+    ]
+
+
+def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
+    spelling, seen = one["controller"], one["measured"]
+    runs = [counted(request, spelling) for request in cell.requests]
+    rounds = [row for run in runs for row in run.decoded.rounds]
+    total = {name: float(sum(getattr(row, name) for row in rounds)) for name in ("draft_s", "verify_s", "round_s")}
+    parts = {**total, "rest_s": total["round_s"] - total["draft_s"] - total["verify_s"]}
+    counts = ("submitted_len", "scored_len", "draft_passes", "forward_passes", "accepted_len")
+    return {
+        "target": cell.cell.target,
+        "dataset": cell.cell.dataset,
+        "temperature": cell.cell.temperature,
+        "method": cell.cell.method.name,
+        "drafter": cell.cell.method.drafter,
+        "label": label,
+        "controller": spelling,
+        "prompts": len(runs),
+        "tokens": seen["tokens"],
+        "rounds": seen["rounds"],
+        "eta": seen["speedup"],
+        "eta_ci95": seen["ci95"],
+        "tau": seen["tau"],
+        "predicted": one["predicted"],
+        "error": one["error"],
+        "in_sample_error": one["in_sample_error"],
+        "shadow": one["shadow"],
+        **{f"{name[:-2]}_ms": parts[name] / len(rounds) * 1e3 for name in PARTS},
+        **{f"mean_{name}": float(np.mean([getattr(row, name) for row in rounds])) for name in counts},
+        **_without_loops(cell, spelling, runs),
+    }
+
+
+def _without_loops(cell: Measured, spelling: str, runs: Sequence[Run]) -> Row:
+    """The speedup, tau and interval over tokens that do not loop, and how many do (`real.paper.loops`)."""
+    fresh = np.array([fresh_sums(run) for run in runs])
+    base = np.array([fresh_sums(counted(request, PLAIN)) for request in cell.requests])
+    loops = sum(int(looping(run.decoded.output).sum()) for run in runs)
+    tokens = sum(len(run.decoded.output) for run in runs)
+    # As in `real.results`: plain decoding's seconds, for as many tokens. An output always begins with fresh ones.
+    plain_s = base[:, 2] * fresh[:, 0] / base[:, 0]
+    interval = bootstrap_ratios(plain_s, [fresh[:, 2]], cell.cell.config.seed)[0]
+    return {
+        "loop_share": loops / tokens,
+        "eta_fresh": float(plain_s.sum() / fresh[:, 2].sum()),
+        "eta_fresh_ci95": None if interval[0] is None else interval,
+        "tau_fresh": float(fresh[:, 0].sum() / fresh[:, 1].sum()),
+    }
+
+
+def times_of(cell: Measured, spelling: str) -> Times:
+    """A controller's seconds and plain decoding's for as many tokens, per prompt."""
+    plain, own = [], []
+    for request in cell.requests:
+        run, base = counted(request, spelling).decoded, counted(request, PLAIN).decoded
+        plain.append(base.decode_s * len(run.output) / len(base.output))
+        own.append(run.decode_s)
+    return Times(plain_s=np.array(plain), time_s=np.array(own))
+
+
+def best(rows: Sequence[Row]) -> Row:
+    """The fastest variant."""
+    return max(rows, key=lambda row: row["eta"])
+
+
+def lambda_verdicts(cell: Measured) -> list[dict[str, Any]]:
+    """`lambda` against LibraSpec and against the best static length: at least as fast, and if not, what costs it."""
+    rows = rows_of(cell)
+    found = [row for row in rows if row["label"] == LAMBDA]
+    if not found:
+        return []
+    mine, verdicts = found[0], []
+    for label in (LIBRASPEC, STATIC):
+        others = [row for row in rows if row["label"] == label]
+        if not others:
+            continue
+        other = best(others)
+        ratio = compare(
+            times_of(cell, mine["controller"]), times_of(cell, other["controller"]), seed=cell.cell.config.seed
+        )
+        place = {key: mine[key] for key in ("target", "dataset", "temperature", "method", "drafter")}
+        verdict = {**place, "against": label, "controller": other["controller"], **ratio.to_json()}
+        verdicts.append({**verdict, "explained": explain(mine, other)})
+    return verdicts
+
+
+def explain(mine: Row, other: Row) -> dict[str, Any]:
+    """Where two methods' milliseconds per output token differ, and whether the replay foresaw who is faster.
+
+    `draft`, `verify` and `rest` are the first's less the other's; they add up to `total`.
+    """
+    parts = {
+        name: mine[f"{name}_ms"] / mine["tau"] - other[f"{name}_ms"] / other["tau"]
+        for name in ("draft", "verify", "rest")
+    }
+    predicted = None
+    if mine["predicted"] is not None and other["predicted"] is not None:
+        predicted = mine["predicted"] / other["predicted"]
+    return {
+        "ms_per_token": {**parts, "total": sum(parts.values())},
+        "tau": [mine["tau"], other["tau"]],
+        "submitted": [mine["mean_submitted_len"], other["mean_submitted_len"]],
+        "predicted_ratio": predicted,
+    }
+
+
+def prediction_summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The median absolute error over all rows with a prediction, and the bound it is held to.
+
+    The bound is the larger of 5 % and the median of half the intervals, relative to the speedup (`real.compare`).
+    """
+    known = [row for row in rows if row["error"] is not None]
+    if not known:
+        return {"rows": len(rows), "predicted": 0, "median_error": None, "bound": None, "holds": None}
+    half = [0.0 if row["eta_ci95"] is None else np.diff(row["eta_ci95"])[0] / 2 / row["eta"] for row in known]
+    error, bound = float(np.median([abs(row["error"]) for row in known])), max(0.05, float(np.median(half)))
+    return {"rows": len(rows), "predicted": len(known), "median_error": error, "bound": bound, "holds": error <= bound}

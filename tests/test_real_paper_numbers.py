@@ -1,0 +1,169 @@
+"""The numbers of the paper's tables from known rounds, against values worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from real.folder import Run
+from real.paper.loops import WINDOW, fresh_sums, looping
+from real.paper.paired import Times, compare
+from real.paper.summary import Measured, lambda_verdicts, prediction_summary, rows_of
+from real.paper.tables import fastest, markdown, verdict_lines
+from tests.real_paper import cell_of, decoded, plain
+
+# Two prompts of 4 and 6 tokens. Plain: 0.1 s a token.
+#   static:length=2: prompt 0 in 2 rounds of 0.12 s, prompt 1 in 2 rounds of 0.15 s       0.54 s: eta 1.0 / 0.54
+#   static:length=3: prompt 0 in 1 round of 0.2 s,   prompt 1 in 2 rounds of 0.2 s        0.60 s: eta 1.0 / 0.60
+#   libraspec:       1 round of 0.16 s, 2 rounds of 0.12 s                                0.40 s: eta 2.5
+#   lambda:          1 round of 0.25 s, 1 round of 0.25 s                                 0.50 s: eta 2.0
+A, B = [1, 2, 3, 4], [5, 6, 7, 8, 9, 10]
+PROMPTS = [
+    {
+        "plain": plain(A, 0.1),
+        "static:length=2": decoded(A, [(2, 1, 0.12), (2, 1, 0.12)]),
+        "static:length=3": decoded(A, [(3, 3, 0.2)]),
+        "libraspec": decoded(A, [(4, 3, 0.16)]),
+        "lambda": decoded(A, [(3, 3, 0.25)]),
+    },
+    {
+        "plain": plain(B, 0.1),
+        "static:length=2": decoded(B, [(2, 2, 0.15), (2, 2, 0.15)]),
+        "static:length=3": decoded(B, [(3, 3, 0.2), (3, 1, 0.2)]),
+        "libraspec": decoded(B, [(3, 2, 0.12), (3, 2, 0.12)]),
+        "lambda": decoded(B, [(6, 5, 0.25)]),
+    },
+]
+PREDICTED = {"static:length=2": 1.0 / 0.54, "static:length=3": 1.0 / 0.60 * 1.1, "libraspec": 2.0, "lambda": None}
+
+
+@pytest.fixture
+def cell() -> Measured:
+    return cell_of(
+        PROMPTS, static=(2, 3), controllers={"LibraSpec": "libraspec", "lambda": "lambda"}, predicted=PREDICTED
+    )
+
+
+def test_rows_are_ratios_of_sums(cell: Measured) -> None:
+    rows = {row["controller"]: row for row in rows_of(cell)}
+    assert list(rows) == ["static:length=2", "static:length=3", "libraspec", "lambda"]
+    assert [rows[name]["label"] for name in rows] == ["static", "static", "LibraSpec", "lambda"]
+    etas = {"static:length=2": 1.0 / 0.54, "static:length=3": 1.0 / 0.60, "libraspec": 2.5, "lambda": 2.0}
+    taus = {"static:length=2": 10 / 4, "static:length=3": 10 / 3, "libraspec": 10 / 3, "lambda": 5.0}
+    for name, row in rows.items():
+        assert row["eta"] == pytest.approx(etas[name])
+        assert row["tau"] == pytest.approx(taus[name])
+        assert row["loop_share"] == 0.0
+        assert row["eta_fresh"] == pytest.approx(row["eta"])
+        assert row["tau_fresh"] == pytest.approx(row["tau"])
+        low, high = row["eta_ci95"]
+        assert low <= row["eta"] <= high
+    libra = rows["libraspec"]
+    assert [libra["draft_ms"], libra["verify_ms"], libra["rest_ms"]] == pytest.approx([100 / 3, 200 / 3, 100 / 3])
+    assert libra["mean_submitted_len"] == pytest.approx(10 / 3)
+    assert libra["error"] == pytest.approx(-0.2)
+
+
+def test_the_table_shows_the_fastest_length_and_which_it_is(cell: Measured) -> None:
+    chosen = fastest(rows_of(cell))
+    assert chosen[("Drafter", "static"), "A"]["controller"] == "static:length=2"
+    assert chosen[("Drafter", "static"), "A"]["variants"] == 2
+    text = markdown("table1", rows_of(cell))
+    line = next(line for line in text.split("\n") if line.startswith("| Drafter static"))
+    assert line.split("|")[2].strip().startswith("1.85 [")
+    assert line.split("|")[2].strip().endswith("(length=2)")
+    assert line.split("|")[3].strip() == "2.50"
+    assert "| Drafter LibraSpec | 2.50 [" in text
+    assert "Without looping text (0% of the tokens)" in text
+
+
+def test_lambda_is_judged_against_both_and_explained_where_it_is_slower(cell: Measured) -> None:
+    libra, static = lambda_verdicts(cell)
+    assert (libra["against"], libra["controller"]) == ("LibraSpec", "libraspec")
+    assert libra["ratio"] == pytest.approx(0.8)
+    # Per prompt lambda takes 0.25 s where LibraSpec takes 0.16 and 0.24: no resample makes it faster.
+    assert libra["ci95"][1] <= 0.24 / 0.25 + 1e-9
+    assert not libra["at_least_as_fast"]
+    # 500 ms against 400 ms for 10 tokens, of which a quarter drafts, half verifies.
+    assert libra["explained"]["ms_per_token"] == pytest.approx(
+        {"draft": 2.5, "verify": 5.0, "rest": 2.5, "total": 10.0}
+    )
+    assert libra["explained"]["tau"] == pytest.approx([5.0, 10 / 3])
+    assert libra["explained"]["predicted_ratio"] is None
+    assert (static["against"], static["controller"]) == ("static", "static:length=2")
+    assert static["ratio"] == pytest.approx(1.08)
+    assert static["at_least_as_fast"]
+    lines = verdict_lines([libra, static], prediction_summary(rows_of(cell)))
+    assert "SLOWER" in lines[0]
+    assert "verify +5.00" in lines[1]
+    assert "at least as fast" in lines[2]
+
+
+def test_the_median_error_is_over_rows_with_a_prediction(cell: Measured) -> None:
+    found = prediction_summary(rows_of(cell))
+    assert (found["rows"], found["predicted"]) == (4, 3)
+    assert found["median_error"] == pytest.approx(0.1)
+    half = [(row["eta_ci95"][1] - row["eta_ci95"][0]) / 2 / row["eta"] for row in rows_of(cell) if row["predicted"]]
+    assert found["bound"] == pytest.approx(max(0.05, float(np.median(half))))
+    none = prediction_summary([row | {"predicted": None, "error": None} for row in rows_of(cell)])
+    assert none["holds"] is None
+    assert verdict_lines([], none) == ["predictions: none of 4 rows has one"]
+
+
+def test_the_paired_interval_sees_what_separate_ones_cannot() -> None:
+    # Prompts differ by a factor of ten; the first method is 5 % faster on each of them.
+    plain_s = np.linspace(1.0, 10.0, 12)
+    one, other = Times(plain_s=plain_s, time_s=plain_s / 2.1), Times(plain_s=plain_s, time_s=plain_s / 2.0)
+    found = compare(one, other, seed=0)
+    assert found.ratio == pytest.approx(1.05)
+    assert found.ci95 == pytest.approx((1.05, 1.05))
+    assert found.at_least_as_fast
+    assert not compare(other, one, seed=0).at_least_as_fast
+
+
+def test_the_paired_interval_covers_the_resampled_ratios() -> None:
+    """Two prompts: a resample holds the first twice, both, or the second twice, with chances 1/4, 1/2, 1/4."""
+    one = Times(plain_s=np.array([1.0, 1.0]), time_s=np.array([0.5, 1.0]))
+    other = Times(plain_s=np.array([1.0, 1.0]), time_s=np.array([1.0, 0.5]))
+    found = compare(one, other, seed=1)
+    assert found.ratio == pytest.approx(1.0)
+    assert found.ci95 == pytest.approx((0.5, 2.0))
+    first = [Times(plain_s=times.plain_s[:1], time_s=times.time_s[:1]) for times in (one, other)]
+    assert compare(*first, seed=0).to_json() == {"ratio": 2.0, "ci95": None, "at_least_as_fast": True}
+
+
+def test_tokens_loop_when_their_run_was_there_before() -> None:
+    assert not looping(list(range(40))).any()
+    cycle = [1, 2, 3] * 6
+    # The first run that was there before starts at 3, so all but the first three tokens repeat.
+    assert looping(cycle).tolist() == [False] * 3 + [True] * 15
+    assert not looping([7] * (WINDOW)).any()
+    assert looping([7] * (WINDOW + 1)).tolist() == [False] + [True] * WINDOW
+    back = [*range(WINDOW), 99, 98, *range(WINDOW), 50]
+    assert looping(back).tolist() == [False] * (WINDOW + 2) + [True] * WINDOW + [False]
+
+
+def test_rounds_are_shared_out_over_their_tokens() -> None:
+    # 3 fresh tokens, then 15 that loop; rounds of 2 tokens (0.2 s) and one of 2 across the border.
+    tokens = [1, 2, 3] * 6
+    run = Run(controller="static:length=1", decoded=decoded(tokens, [(1, 1, 0.2)] * 9))
+    assert fresh_sums(run) == pytest.approx((3.0, 1.5, 0.3))
+    base = Run(controller="plain", decoded=plain(tokens, 0.15))
+    assert fresh_sums(base) == pytest.approx((3.0, 3.0, 0.45))
+
+
+def test_figures_without_loops_sum_over_fresh_tokens_only() -> None:
+    tokens, other = [1, 2, 3] * 6, list(range(10))
+    slow_then_fast = [(1, 1, 0.4), (1, 1, 0.4), *[(1, 1, 0.1)] * 7]
+    prompts = [
+        {"plain": plain(tokens, 0.1), "static:length=1": decoded(tokens, slow_then_fast)},
+        {"plain": plain(other, 0.1), "static:length=1": decoded(other, [(1, 1, 0.1)] * 5)},
+    ]
+    (row,) = rows_of(cell_of(prompts, static=(1,), controllers={}, predicted={}))
+    assert row["loop_share"] == pytest.approx(15 / 28)
+    # Fresh: 3 tokens in 0.6 s and 10 in 0.5 s; plain decoding takes 0.3 s and 1.0 s for them.
+    assert row["eta_fresh"] == pytest.approx(1.3 / 1.1)
+    assert row["eta"] == pytest.approx(2.8 / 2.0)
+    assert row["tau_fresh"] == pytest.approx(2.0)
