@@ -7,7 +7,7 @@ by the controllers of a trace (acceptance, best lengths, oracle, plain time) is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,9 @@ from specsim.oracle import (
     shortest_paths,
     static_times,
 )
-from specsim.rows import Costs, Rounds, Rows, make_costs, make_rows
+from specsim.rows import SUM_NAMES, Costs, Rounds, Rows, make_costs, make_rows
 from specsim.schema import TraceMeta
+from specsim.tree_rows import tree_latency, tree_parts, tree_passes, tree_rows
 from specsim.validity import LogValidity
 
 ACCEPTANCES = ("logged", "sampled", "expected")
@@ -43,15 +44,17 @@ class TraceResult:
     """What one replay of one trace gives.
 
     Attributes:
+        kind: what was chosen in a round: "length", "arm", or of a "tree" the number of nodes.
         rows, requests: of the trace as replayed.
         results: one dictionary per controller, in order, with the keys of a replay result (docs/formats.md) less
             `trace`.
-        static_s: float64[max_draft_len + 1], seconds of every static length (of every arm for arm traces), or None for
-            a log of rounds.
+        static_s: float64[max_draft_len + 1], seconds of every static length (of every arm for arm traces, of every
+            number of nodes, 0 to the most, for trees), or None for a log of rounds.
         oracle_s: seconds of the clairvoyant shortest path, or None for a log of rounds.
         rounds: RoundLog columns per controller when `keep_rounds` was asked for, else empty.
     """
 
+    kind: str
     rows: int
     requests: int
     results: list[dict[str, Any]]
@@ -76,8 +79,11 @@ def replay(
 ) -> TraceResult:
     """Replay one trace with several controllers.
 
+    A tree trace is replayed by number of nodes: of each row the best-first tree of up to `meta.tree_nodes` nodes is
+    built, and a length is the number of its nodes, best first, that are verified (`specsim.tree_rows`).
+
     Args:
-        meta: the trace's metadata.
+        meta: the trace's metadata; `as_chain` of it replays the main chain of a tree trace.
         chunks: whole requests, validated (`specsim.trace.TraceReader.chunks`); `best-arm` goes over them twice.
         latency: latency model.
         controllers: command-line spellings or built controllers, in the order of the results.
@@ -104,16 +110,22 @@ def replay(
         job.find_best_arm(chunks)
     kept: list[list[dict[str, NDArray[Any]]]] = [[] for _ in built]
     for chunk in chunks:
-        for index, columns in enumerate(job.add(chunk, log=keep_rounds or on_rounds is not None)):
-            if on_rounds is not None:
-                on_rounds(index, columns)
-            if keep_rounds:
-                kept[index].append(columns)
+        for part in tree_parts(chunk, meta.tree_nodes) if meta.kind == "tree" else (chunk,):
+            for index, columns in enumerate(job.add(part, log=keep_rounds or on_rounds is not None)):
+                if on_rounds is not None:
+                    on_rounds(index, columns)
+                if keep_rounds:
+                    kept[index].append(columns)
         if on_progress is not None:
             on_progress(job.rows)
     if job.rows == 0:
         raise ConfigError("the trace has no rows to replay")
     return job.finish([_concatenate(parts) for parts in kept] if keep_rounds else [])
+
+
+def as_chain(meta: TraceMeta) -> TraceMeta:
+    """Metadata under which a tree trace is replayed along its main chain, by length; of another kind, as it is."""
+    return replace(meta, kind="length", max_nodes=None) if meta.kind == "tree" else meta
 
 
 def controllers_for(
@@ -125,12 +137,14 @@ def controllers_for(
         ConfigError: a trace of a kind they cannot replay, or a spelling that cannot be built.
     """
     arms = meta.arms or () if meta.kind == "arm" else ()
+    tree = meta.kind == "tree"
     setting = Setting(
-        block_len=meta.block_len,
-        max_draft_len=meta.max_draft_len,
-        latency=latency,
+        block_len=meta.tree_nodes if tree else meta.block_len,
+        max_draft_len=meta.tree_nodes if tree else meta.max_draft_len,
+        latency=tree_latency(meta, latency) if tree else latency,
         arm_draft_s=tuple(float(arm["draft_s"]) for arm in arms),
         draft_len=meta.draft_len or 0 if arms else 0,
+        tree=tree,
     )
     return [build(c, setting) if isinstance(c, str) else c for c in controllers]
 
@@ -164,13 +178,20 @@ class _Job:
         self.measured_draft = measured_draft
         self.arms = meta.n_arms if meta.kind == "arm" else 0
         self.draft_len = meta.draft_len or 0 if self.arms else 0
-        self.costs: Costs = make_costs(latency, max(meta.max_draft_len, self.draft_len))
+        # Of trees one pass drafts all the nodes there are, and nodes are what is counted.
+        self.tree = meta.kind == "tree"
+        self.block_len = meta.tree_nodes if self.tree else meta.block_len
+        self.max_len = meta.tree_nodes if self.tree else meta.max_draft_len
+        latency = tree_latency(meta, latency) if self.tree else latency
+        self.costs: Costs = make_costs(latency, max(self.max_len, self.draft_len))
         self.every_round = meta.coverage == "every-round"
         self.rows = self.requests = 0
         self.totals = [Totals() for _ in controllers]
         self.states = [c.fresh_state() for c in controllers]
         self.validity = [LogValidity() for _ in controllers]
-        self.static_s = np.zeros(self.arms or meta.max_draft_len + 1)
+        self.static_s = np.zeros(self.arms or self.max_len + 1)
+        self.exact = np.zeros(0, np.int32)  # of the rows of this chunk, leading nodes that are certain
+        self.uncertain = [0 for _ in controllers]
         self.oracle_s = 0.0
         self.best_arm = -1
 
@@ -204,15 +225,14 @@ class _Job:
                 "the latency model has ctx_s > 0 but the trace has no ctx_len; record ctx_len or use a model without it"
             )
         hungry = list(dict.fromkeys(c.name for c in self.controllers if c.needs_q))
-        if hungry and lacks(chunk.q):
+        if hungry and not self.tree and lacks(chunk.q):
             raise ConfigError(
                 f"controllers {', '.join(hungry)} decide on confidences, but column 'q' has null rows; record q, or "
                 "choose among plain, static, g4, hf-heuristic, greedy-oracle, oracle"
             )
-        if self.arms and self.acceptance != "logged":
-            raise ConfigError(
-                f"--acceptance {self.acceptance}: arm traces hold accepted lengths only; use --acceptance logged"
-            )
+        if (self.arms or self.tree) and self.acceptance != "logged":
+            held = "arm traces hold accepted lengths" if self.arms else "tree traces hold the target's own path"
+            raise ConfigError(f"--acceptance {self.acceptance}: {held} only; use --acceptance logged")
         if self.acceptance != "logged" and lacks(chunk.accept_prob):
             raise ConfigError(
                 f"--acceptance {self.acceptance} needs 'accept_prob' in every row; record it or use --acceptance logged"
@@ -221,6 +241,9 @@ class _Job:
     def _rows(self, chunk: TraceChunk) -> Rows:
         if self.arms:
             return make_rows(chunk, arm_draft_s=self._arm_draft_s(chunk))
+        if self.tree:
+            rows, self.exact = tree_rows(chunk, self.max_len)
+            return rows
         if self.acceptance != "sampled":
             return make_rows(chunk)
         probabilities = np.zeros(0, np.float32) if chunk.accept_prob is None else chunk.accept_prob
@@ -245,13 +268,17 @@ class _Job:
                 rows._replace(hint=hints[controller.privilege] if controller.plan is None else controller.plan(chunk)),
                 best,
                 self.costs,
-                block_len=self.meta.block_len,
+                block_len=self.block_len,
                 every_round=self.every_round,
-                limit=self.meta.max_draft_len,
+                limit=self.max_len,
                 seed=self.seed,
                 draft_len=self.draft_len,
                 compiled=self.compiled,
             )
+            if self.tree:
+                self.uncertain[index] += int((run.rounds.submitted_len > self.exact[run.rounds.row]).sum())
+                run.sums[SUM_NAMES.index("draft_passes")] *= tree_passes(self.meta)
+                run.rounds.draft_passes[:] *= tree_passes(self.meta)
             self.totals[index].add_run(run, run.plain_s if self.every_round else plain_s, self.arms)
             if self.every_round and not self.arms and controller.pays_overhead:
                 self.validity[index].add(rows, self.costs, run)
@@ -261,13 +288,13 @@ class _Job:
 
     def _length_hints(self, rows: Rows) -> tuple[NDArray[np.int32], dict[str, NDArray[np.int32]]]:
         """Best length of each row, and the hint of each privilege; adds to the oracle and to all static lengths."""
-        block_len = self.meta.block_len
+        block_len = self.block_len
         best = best_round_lengths(rows, self.costs, block_len)
         hints = {"none": rows.hint, "round": best, "path": best}
         if not self.every_round:
             path_s, hints["path"] = shortest_paths(rows, self.costs, block_len)
             self.oracle_s += float(path_s.sum())
-            self.static_s += static_times(rows, self.costs, block_len, self.meta.max_draft_len)
+            self.static_s += static_times(rows, self.costs, block_len, self.max_len)
         return best, hints
 
     def _arm_hints(self, rows: Rows) -> tuple[NDArray[np.int32], dict[str, NDArray[np.int32]]]:
@@ -330,12 +357,12 @@ class _Job:
         best_fixed = None if self.every_round else float(self.static_s.min())
         oracle = None if self.every_round else self.oracle_s
         results = []
-        for controller, totals, interval, validity in zip(
-            self.controllers, self.totals, intervals, self.validity, strict=True
+        for controller, totals, interval, validity, uncertain in zip(
+            self.controllers, self.totals, intervals, self.validity, self.uncertain, strict=True
         ):
             summary = totals.summary(interval, best_fixed, oracle)
             # A drafter that redraws the block for each length leaves lengths short of the recorded pass approximate.
-            inexact = totals.part_drafts if self.meta.pass_rule == "per-length" else 0
+            inexact = uncertain if self.tree else totals.part_drafts if self.meta.pass_rule == "per-length" else 0
             extra = {
                 "coverage": self.meta.coverage,
                 "inexact_rounds": inexact,
@@ -355,6 +382,7 @@ class _Job:
                 }
             )
         return TraceResult(
+            kind=self.meta.kind,
             rows=self.rows,
             requests=self.requests,
             results=results,

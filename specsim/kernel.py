@@ -71,6 +71,14 @@ def served(want, available, block_len):
     return min(passes_for(want, block_len) * block_len, available)
 
 
+@jit
+def accepted_of(rows, row, submitted):
+    """Of the first `submitted` draft tokens of a row, those the target accepts: leading ones, or nodes on its path."""
+    if rows.gained.size > 0:
+        return int(rows.gained[rows.offsets[row] + submitted - 1]) if submitted > 0 else 0
+    return min(int(rows.accept_len[row]), submitted)
+
+
 def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
     params,
     state,
@@ -101,7 +109,7 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
         rows: `Rows`.
         best: int32[R], best length of each row (`specsim.oracle.best_round_lengths`).
         costs: `Costs`.
-        block_len: tokens per drafter pass.
+        block_len: tokens per drafter pass; of trees, no less than their nodes, all of which one draft yields.
         draft_len: tokens an arm drafts when it is not asked for fewer.
         every_round: consume one row per round (a log of executed rounds) instead of stepping over positions.
         limit: longest draft of the recording; in an every-position trace a shorter row is the end of the text or of
@@ -141,7 +149,7 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
             arm, want = begin(params, state, 0, pos, ctx, u, rows.hint[row])
             drafted = 0
             submit = 0
-            free = int(rows.accept_len[row])
+            free = 0
             if arms > 0:
                 # A configuration drafts on its own clock; there are no confidences to look at.
                 available = 0
@@ -157,7 +165,7 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
                     return -1 - row
             if want < 0:
                 return -1 - row
-            accepted = min(free, submit)
+            accepted = min(free, submit) if arms > 0 else accepted_of(rows, row, submit)
             emitted = accepted + 1 if every_round else min(accepted + 1, end - row)
             passes = passes_for(drafted, block_len)
             clamped = want > drafted and (every_round or available == limit)

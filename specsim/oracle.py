@@ -1,8 +1,9 @@
 """What the best possible decisions would have cost: best length per round, best static length, shortest path.
 
-All three rest on one fact: latency models never decrease in s and drafting never gets cheaper, so a length beyond
-accept_len emits the same tokens for no less time. Only lengths 0..accept_len are therefore ever compared
-(a brute-force test over all lengths 0..m backs it).
+All three rest on one fact: latency models never decrease in s and drafting never gets cheaper, so a longer draft of
+which no more is accepted emits the same tokens for no less time. Of a chain only lengths 0..accept_len are therefore
+ever compared, of a tree only 0 and the sizes at which one more node on the target's path comes in (a brute-force test
+over all lengths backs it).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from specsim.jit import jit
-from specsim.kernel import draft_cost, served
+from specsim.kernel import accepted_of, draft_cost, served
 
 
 @jit
@@ -34,12 +35,31 @@ def best_round_length(accept_len, available, ctx, block_len, costs):
 
 
 @jit
+def best_tree_size(rows, row, costs, block_len):
+    """`best_round_length` of a row whose draft is a tree."""
+    available = int(rows.offsets[row + 1] - rows.offsets[row])
+    best, best_tokens = 0, 1.0
+    best_cost = round_cost(0, available, rows.ctx_len[row], block_len, costs)
+    accepted = 0
+    for d in range(1, available + 1):
+        if accepted_of(rows, row, d) > accepted:
+            accepted += 1
+            cost = round_cost(d, available, rows.ctx_len[row], block_len, costs)
+            if (accepted + 1.0) * best_cost > best_tokens * cost:
+                best, best_tokens, best_cost = d, accepted + 1.0, cost
+    return best
+
+
+@jit
 def best_round_lengths(rows, costs, block_len):
     """int32[R]: `best_round_length` of every row."""
     lengths = np.empty(rows.pos.size, np.int32)
     for row in range(rows.pos.size):
         available = int(rows.offsets[row + 1] - rows.offsets[row])
-        lengths[row] = best_round_length(int(rows.accept_len[row]), available, rows.ctx_len[row], block_len, costs)
+        if rows.gained.size > 0:
+            lengths[row] = best_tree_size(rows, row, costs, block_len)
+        else:
+            lengths[row] = best_round_length(int(rows.accept_len[row]), available, rows.ctx_len[row], block_len, costs)
     return lengths
 
 
@@ -58,9 +78,14 @@ def shortest_paths(rows, costs, block_len):
         end = rows.starts[b + 1]
         for row in range(end - 1, rows.starts[b] - 1, -1):
             available = int(rows.offsets[row + 1] - rows.offsets[row])
+            longest = available if rows.gained.size > 0 else min(int(rows.accept_len[row]), available)
             best = np.inf
-            for d in range(min(int(rows.accept_len[row]), available) + 1):
-                after = to_go[row + d + 1] if row + d + 1 < end else 0.0
+            accepted = -1
+            for d in range(longest + 1):
+                if accepted_of(rows, row, d) == accepted:
+                    continue
+                accepted += 1
+                after = to_go[row + accepted + 1] if row + accepted + 1 < end else 0.0
                 cost = round_cost(d, available, rows.ctx_len[row], block_len, costs) + after
                 if cost < best:
                     best = cost
@@ -88,7 +113,7 @@ def static_times(rows, costs, block_len, max_len):
                     seconds += full + costs.ctx_s * rows.ctx_len[row]
                 else:
                     seconds += round_cost(min(length, available), available, rows.ctx_len[row], block_len, costs)
-                row += min(int(rows.accept_len[row]), length, available) + 1
+                row += accepted_of(rows, row, min(length, available)) + 1
             times[length] += seconds
     return times
 

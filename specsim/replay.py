@@ -19,7 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specsim import controllers as registry
 from specsim.controllers import Controller
-from specsim.engine import ACCEPTANCES, TraceResult, controllers_for, replay
+from specsim.engine import ACCEPTANCES, TraceResult, as_chain, controllers_for, replay
 from specsim.errors import ConfigError, SpecsimError, run_cli
 from specsim.latency import LatencyModel, load_latency
 from specsim.outdir import OutDir
 from specsim.quarantine import quarantine_requests
 from specsim.report import document, print_tables, to_json
-from specsim.schema import PASS_COLUMNS
+from specsim.schema import DEFAULT_MAX_NODES, MAX_DRAFT_LEN, PASS_COLUMNS, TraceMeta
 from specsim.trace import TraceChunk, TraceReader, expand_paths, open_trace
 
 
@@ -50,6 +50,8 @@ class Config:
     seed: int
     max_requests: int | None
     quarantine: str | None
+    chain: bool
+    max_nodes: int | None
     plugin: tuple[str, ...]
 
 
@@ -66,6 +68,12 @@ class Config:
 @click.option("--acceptance", type=click.Choice(ACCEPTANCES), default="logged", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--max-requests", type=click.IntRange(1), help="Replay only the first N requests of each trace.")
+@click.option("--chain", is_flag=True, help="Replay the main chain of tree traces, by length.")
+@click.option(
+    "--max-nodes",
+    type=click.IntRange(1, MAX_DRAFT_LEN),
+    help=f"Largest tree built from a row of a tree trace; default: what the trace says, else {DEFAULT_MAX_NODES}.",
+)
 @click.option("--quarantine", type=click.Path(), metavar="DIR", help="Move offending requests there and go on.")
 @click.option(
     "--plugin", multiple=True, type=click.Path(), metavar="FILE.py", help="Python file that registers controllers."
@@ -116,9 +124,10 @@ def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """One trace with the model and the controllers it is replayed with."""
+    """One trace with the metadata, the model and the controllers it is replayed with."""
 
     path: Path
+    meta: TraceMeta
     latency: LatencyModel
     spellings: Sequence[str]
     controllers: list[Controller]
@@ -194,11 +203,18 @@ def _progress() -> Progress:
 def _prepare(path: Path, config: Config, given: LatencyModel | None) -> _Job:
     with open_trace(path) as reader:
         latency = given or _embedded(reader)
-        default = registry.DEFAULT_ARM_SET if reader.meta.kind == "arm" else registry.DEFAULT_SET
-        spellings = config.controllers or default
+        meta = _replayed_as(reader.meta, config)
+        spellings = config.controllers or registry.DEFAULT_SETS[meta.kind]
         with _naming(path, config.plugin):
-            built = controllers_for(reader.meta, latency, spellings)
-    return _Job(path=path, latency=latency, spellings=spellings, controllers=built)
+            built = controllers_for(meta, latency, spellings)
+    return _Job(path=path, meta=meta, latency=latency, spellings=spellings, controllers=built)
+
+
+def _replayed_as(meta: TraceMeta, config: Config) -> TraceMeta:
+    """Metadata with what the command line says about trees."""
+    if config.chain:
+        return as_chain(meta)
+    return replace(meta, max_nodes=config.max_nodes or meta.max_nodes) if meta.kind == "tree" else meta
 
 
 def _replay_one(
@@ -223,7 +239,7 @@ def _replay_one(
 
         log = None if folder is None or config.acceptance == "expected" else folder.round_log(path, job.spellings)
         result = replay(
-            reader.meta,
+            job.meta,
             _Chunks(reader, config, skip),
             job.latency,
             job.controllers,
@@ -233,7 +249,7 @@ def _replay_one(
             on_rounds=log,
             on_progress=chunk_done,
         )
-        meta = reader.meta
+    meta = job.meta
     if meta.coverage == "every-round":
         notes.append("log of executed rounds (coverage every-round): replayed row by row, see docs/formats.md")
     entry = {
@@ -247,6 +263,9 @@ def _replay_one(
         "target": meta.target,
         "drafter": meta.drafter,
     }
+    if meta.kind == "tree":
+        entry["max_nodes"] = meta.tree_nodes
+        notes.append(f"trees of up to {meta.tree_nodes} nodes; a length is a number of nodes, see docs/formats.md")
     return entry, result, notes
 
 
@@ -260,6 +279,8 @@ class _Chunks:
 
     def __iter__(self) -> Iterator[TraceChunk]:
         columns = ["ctx_len", "q", "arm_accept_len", "arm_draft_s", *PASS_COLUMNS]
+        if self.reader.meta.kind == "tree" and not self.config.chain:
+            columns += ["topk_q", "target_rank"]
         if self.config.acceptance != "logged":
             columns.append("accept_prob")
         return self.reader.chunks(columns, max_requests=self.config.max_requests, skip_requests=self.skip)

@@ -96,7 +96,7 @@ def _verdict(outcome: TraceResult) -> list[str]:
         lines.append(f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding")
     if outcome.static_s is not None and outcome.oracle_s is not None:
         plain_s, choice = rows[0]["plain_time_s"], int(outcome.static_s.argmin())
-        what = "single arm" if "arm_pulls" in rows[0] else "static length"
+        what = {"arm": "single arm", "tree": "number of nodes"}.get(outcome.kind, "static length")
         line = f"best {what} in hindsight: {choice} ({plain_s / outcome.static_s[choice]:.3f}x); "
         line += f"clairvoyant path: {plain_s / outcome.oracle_s:.3f}x"
         if best is not None:
@@ -113,7 +113,9 @@ def _verdict(outcome: TraceResult) -> list[str]:
             lines.append(f"caution: {spelled(row)}: {row['off_policy']}")
     if any(row["inexact_rounds"] for row in rows):
         lines.append(
-            "warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate "
+            "warning: the recorded lists are too short to be sure of the largest trees (inexact_rounds)"
+            if outcome.kind == "tree"
+            else "warning: this drafter redraws a longer block, so lengths short of the recorded pass are approximate "
             "(inexact_rounds)"
         )
     return lines

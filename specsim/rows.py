@@ -40,6 +40,8 @@ class Rows(NamedTuple):
     have K > 0 columns in `arm_accept` int16[R, K] and `arm_draft_s` float64[R, K], seconds of the whole draft.
     `measured_s` float64[R] holds the seconds that each round of a log took, which then count instead of the latency
     model's (`real.shadow`); empty otherwise.
+    `gained` int16[N] makes the drafts trees (`specsim.tree_rows`): draft positions are then nodes, and entry k of a row
+    counts the nodes on the target's path among its first k + 1; empty for chains.
     """
 
     starts: NDArray[np.int64]
@@ -53,6 +55,7 @@ class Rows(NamedTuple):
     arm_accept: NDArray[np.int16]
     arm_draft_s: NDArray[np.float64]
     measured_s: NDArray[np.float64]
+    gained: NDArray[np.int16] = np.zeros(0, np.int16)  # never written to, so that all may share it
 
 
 def make_rows(

@@ -27,6 +27,8 @@ ROW_GROUP_ROWS: Final = 65_536
 
 MAX_DRAFT_LEN: Final = 32_766
 """emitted_len is int16 and one more than what is accepted, so no draft can be longer."""
+DEFAULT_MAX_NODES: Final = 512
+"""Nodes of the trees that tree traces are replayed with when their metadata does not say."""
 
 KINDS: Final = ("length", "arm", "tree")
 COVERAGES: Final = ("every-position", "every-round")
@@ -116,7 +118,8 @@ def required_columns(kind: str) -> list[str]:
 class TraceMeta:
     """The `specsim` metadata of a trace file; field names are the JSON keys.
 
-    `max_draft_len` is the longest draft a row may hold. Keys this version does not know are kept in `extra` and
+    `max_draft_len` is the longest draft a row may hold (kind `tree`: the depth), `max_nodes` the largest tree a replay
+    builds from a row of a tree trace. Keys this version does not know are kept in `extra` and
     written back. Values are checked by `from_json` and by `write_trace`, not by the constructor.
     """
 
@@ -142,6 +145,7 @@ class TraceMeta:
     draft_len: int | None = None
     latency: Mapping[str, Any] | None = None
     pass_rule: str = "keep-first"
+    max_nodes: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -154,9 +158,16 @@ class TraceMeta:
         """m of a row none of whose list columns was recorded, in tokens."""
         return self.draft_len if self.kind == "arm" and self.draft_len is not None else self.max_draft_len
 
+    @property
+    def tree_nodes(self) -> int:
+        """Nodes of the largest tree that a replay builds from a row."""
+        return DEFAULT_MAX_NODES if self.max_nodes is None else self.max_nodes
+
     def to_json(self) -> dict[str, Any]:
-        """The metadata object as it is stored, unknown keys included."""
+        """The metadata object as it is stored, unknown keys included, `max_nodes` only where it is given."""
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        if self.max_nodes is None:
+            del known["max_nodes"]
         known["software"] = dict(self.software)
         known["arms"] = None if self.arms is None else [dict(arm) for arm in self.arms]
         known["latency"] = None if self.latency is None else dict(self.latency)
@@ -295,10 +306,13 @@ _RULES: Final = (
     _Rule("software", lambda v: isinstance(v, Mapping), "an object"),
     _Rule("latency", _optional(lambda v: isinstance(v, Mapping)), "a latency model (an object) or null"),
     _Rule("pass_rule", lambda v: v in PASS_RULES, "one of " + ", ".join(PASS_RULES)),
-    _Rule(
-        "draft_len",
-        _optional(lambda v: is_count(v) and 1 <= v <= MAX_DRAFT_LEN),
-        f"a whole number between 1 and {MAX_DRAFT_LEN}, or null",
+    *(
+        _Rule(
+            key,
+            _optional(lambda v: is_count(v) and 1 <= v <= MAX_DRAFT_LEN),
+            f"a whole number between 1 and {MAX_DRAFT_LEN}, or null",
+        )
+        for key in ("draft_len", "max_nodes")
     ),
 )
 

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from specsim.chunk import TraceChunk
-from specsim.engine import replay
+from specsim.engine import as_chain, replay
 from specsim.errors import ConfigError, run_cli
 from specsim.latency import LatencyModel
 from specsim.paths import expand_paths
@@ -203,11 +203,12 @@ def print_trace(path: Path, seed: int) -> None:
             )
         latency = LatencyModel.from_dict(reader.meta.latency, where=str(path))
         chunks = list(reader.chunks(["q", "ctx_len"]))
-        static = replay(reader.meta, chunks, latency, ["plain"]).static_s
+        meta = as_chain(reader.meta)  # most of these rules read chains only
+        static = replay(meta, chunks, latency, ["plain"]).static_s
         rules = dict(RULES)
         if static is not None:
             rules[BEST_STATIC] = f"static:length={int(static.argmin())}"
-        outcome = replay(reader.meta, chunks, latency, list(rules.values()), seed=seed)
+        outcome = replay(meta, chunks, latency, list(rules.values()), seed=seed)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=str(path), title_justify="left")
     for column in ("rule", "speedup", "95 %"):
         table.add_column(column, justify="left" if column == "rule" else "right")

@@ -13,6 +13,11 @@ KIND says how the true acceptance probability p of draft token i (from 0) in the
 
 Every kind decays with depth when `decay` < 1, and every kind can be distorted (`--distort`).
 
+With `--top-k K` the trace is of kind `tree`, its other columns unchanged: the drafter's distribution at a position
+whose most probable token has probability p is geometric, p (1 - p)^r at rank r, and the target's own token is drawn
+from it, so that a path is the target's with exactly the product of its probabilities. `topk_q` lists the first K ranks
+after the same distortion of p, `target_rank` is the rank drawn.
+
 Columns: `accept_prob` is p; `q` is p after the distortion (calibrated: q = p); `accept_len` counts the leading
 successes of independent draws, one per token, from p, so rows are consistent with `accept_prob` but not with each
 other (no staircase). `p` (the target's probability of the token), `entropy`, all times and, without `--prompt-len`,
@@ -69,6 +74,7 @@ class SynthSpec:
         block_len: tokens per drafter pass, metadata only.
         prompt_len: when given, `ctx_len` = prompt_len + pos is recorded (a latency model with ctx_s needs it).
         seed: whole number >= 0.
+        top_k: above 0, a tree trace that lists so many tokens per draft position.
         alpha: acceptance probability at depth 0 (easy positions in two-regime, mean in beta, centre in markov).
         decay: factor on p per draft position, in (0, 1].
         alpha_hard, stay_easy, stay_hard: two-regime: p at hard positions, probabilities of staying in a regime.
@@ -88,6 +94,7 @@ class SynthSpec:
     block_len: int = 1
     prompt_len: int | None = None
     seed: int = 0
+    top_k: int = 0
     alpha: float = 0.8
     decay: float | None = None
     alpha_hard: float = 0.3
@@ -141,6 +148,7 @@ _RANGES: Final = (
     ("prompt_len", 0, 2**30),
     ("positions", 1, 2**30),
     ("seed", 0, 2**63 - 1),
+    ("top_k", 0, 2**15 - 1),
     ("alpha", 0, 1),
     ("decay", 0, 1),
     ("alpha_hard", 0, 1),
@@ -172,8 +180,11 @@ def synthesize(kind: str, *, latency: Mapping[str, Any] | None = None, **setting
 
 def synth_meta(spec: SynthSpec, latency: Mapping[str, Any] | None = None) -> TraceMeta:
     """Metadata of a synthetic trace; it holds no time of day, so that equal settings give equal files."""
+    settings = asdict(spec)
+    if not spec.top_k:
+        del settings["top_k"]
     return TraceMeta(
-        kind="length",
+        kind="tree" if spec.top_k else "length",
         coverage="every-position",
         target="synthetic",
         drafter=f"synthetic-{spec.kind}",
@@ -188,7 +199,7 @@ def synth_meta(spec: SynthSpec, latency: Mapping[str, Any] | None = None) -> Tra
         seed=spec.seed,
         software={"specsim": __version__},
         latency=latency,
-        extra={"synth": asdict(spec)},
+        extra={"synth": settings},
     )
 
 
@@ -198,7 +209,7 @@ def synth_chunks(spec: SynthSpec) -> Iterator[TraceChunk]:
     A request longer than that is cut between chunks, except in the kinds whose positions depend on each other: there
     the hidden state of one whole request (8 bytes per position) is held.
     """
-    rows = max(1, min(ROW_GROUP_ROWS, _CHUNK_TOKENS // max(1, spec.max_draft_len)))
+    rows = max(1, min(ROW_GROUP_ROWS, _CHUNK_TOKENS // max(1, spec.max_draft_len * max(1, spec.top_k))))
     per_chunk = max(1, rows // spec.positions)
     for first in range(0, spec.requests, per_chunk):
         ids = np.arange(first, min(first + per_chunk, spec.requests))
@@ -218,17 +229,36 @@ def _rows(spec: SynthSpec, ids: NDArray[np.int64], positions: NDArray[np.int64],
     base = _token_levels(spec, request, pos, row, depth, levels, int(ids[0]))
     true = (base * spec.depth_decay**depth).astype(np.float32)
     # Compared as stored, so that a probability that float32 rounds to 1 is a certain acceptance.
-    accepted = uniform_array(spec.seed, request[row], pos[row], depth, stream=_ACCEPT) < true
+    draws = uniform_array(spec.seed, request[row], pos[row], depth, stream=_ACCEPT)
+    accepted = draws < true
+    q = _distorted(spec, true, request[row], pos[row], depth)
     return TraceChunk(
         request=request.astype(np.int32),
         pos=pos.astype(np.int32),
         ctx_len=None if spec.prompt_len is None else (pos + spec.prompt_len).astype(np.int32),
         offsets=offsets,
         accept_len=leading_true(accepted, offsets).astype(np.int16),
-        q=_distorted(spec, true, request[row], pos[row], depth),
+        q=q,
         accept_prob=true,
+        **(_tree_columns(spec.top_k, q, true, draws) if spec.top_k else {}),
         first_row=int(ids[0]) * spec.positions + int(positions[0]),
     )
+
+
+def _tree_columns(
+    top_k: int, q: NDArray[np.float32], true: NDArray[np.float32], draws: _Floats
+) -> dict[str, NDArray[Any]]:
+    """Lists of the geometric distributions of q, and the rank that the draw picks from that of p (rank 0 below p)."""
+    ranks = np.arange(top_k)
+    lists = q.astype(np.float64)[:, None] * (1.0 - q.astype(np.float64)[:, None]) ** ranks
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rank = np.floor(np.log1p(-draws) / np.log1p(-true.astype(np.float64)))
+    rank = np.where(draws < true, 0, np.where(true > 0, np.maximum(rank, 1), top_k))
+    return {
+        "topk_offsets": np.arange(len(q) + 1, dtype=np.int64) * top_k,
+        "topk_q": lists.astype(np.float32).ravel(),
+        "target_rank": np.where(rank < top_k, rank, -1).astype(np.int16),
+    }
 
 
 def _position_levels(spec: SynthSpec, ids: NDArray[np.int64]) -> _Floats | None:

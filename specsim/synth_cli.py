@@ -24,6 +24,7 @@ from specsim.writer import write_trace
 @click.option("--block-len", default=1, show_default=True, help="Tokens one drafter pass yields.")
 @click.option("--prompt-len", type=int, help="Record ctx_len = prompt length + pos.")
 @click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
+@click.option("--top-k", default=0, show_default=True, help="Tree trace: tokens listed per draft position.")
 @click.option("--alpha", default=0.8, show_default=True, help="Acceptance probability (easy positions, mean, centre).")
 @click.option("--decay", type=float, help="Factor on p per draft position.  [default: 0.95 geometric, miscalibrated]")
 @click.option("--alpha-hard", default=0.3, show_default=True, help="two-regime: p at hard positions.")

@@ -98,6 +98,10 @@ def _info_rows(d: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "rows, requests", f"{d['rows']:,} rows, {d['requests']:,} requests" + _missing_requests(d)
     yield "positions per request", _spread(d["positions_per_request"])
     yield "draft length m", f"{_spread(d['draft_len'])}; max_draft_len {meta['max_draft_len']}"
+    if "tree" in d:
+        yield "tree replay", f"up to {d['tree']['max_nodes']} nodes"
+        yield "tokens listed", "n/a" if d["tree"]["listed"] is None else _spread(d["tree"]["listed"])
+        yield "target's token", ", ".join(f"{name} {_percent(v)}" for name, v in d["tree"]["target_ranks"].items())
     yield "mean accept_len", f"{d['mean_accept_len']:.3f}"
     yield "tau at full length", f"{d['tau_full_len']:.3f}"
     yield "survival by depth", _survival(d["survival"])

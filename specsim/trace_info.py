@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specsim.chunk import TraceChunk, leading_true
 from specsim.jit import jit
 from specsim.reader import TraceReader, open_trace
+from specsim.schema import TraceMeta
 
 INFO_SCHEMA_NAME: Final = "specsim.trace_info/1"
 _NULLABLE: Final = ("ctx_len", "q", "p", "accept_prob", "entropy", "draft_s", "verify_s", "arm_draft_s")
@@ -28,7 +29,10 @@ def trace_info(path: str | Path) -> dict[str, Any]:
         accept_len = m < longest draft in the file), `null_columns` (null in every row), `partly_null_columns`,
         `has_latency`, `staircase_rate` (share of neighbouring positions with accept_len[i+1] >= accept_len[i] - 1),
         `accept_prob_binary_share` (of the rows that hold probabilities, those where all are 0 or 1) and
-        `accept_prob_agrees_share` (those whose leading ones, besides, equal accept_len). Undefined is None.
+        `accept_prob_agrees_share` (those whose leading ones, besides, equal accept_len). Undefined is None. Of tree
+        traces besides `tree`: `max_nodes` a replay builds, `listed` tokens per draft position (min, median, max), and
+        `target_ranks`: shares of the draft positions at which the target's token is the `first` listed, `listed` at all
+        or `absent`.
 
     Raises:
         TraceError: the file breaks a rule of the format.
@@ -58,6 +62,9 @@ class _Tally:
     prob_binary: int = 0
     prob_agrees: int = 0
     null_rows: Counter[str] = field(default_factory=Counter)
+    listed: Counter[int] = field(default_factory=Counter)  # number of tokens listed -> draft positions
+    first_rank: int = 0
+    some_rank: int = 0
 
     def add(self, chunk: TraceChunk) -> None:
         """Count the rows of a chunk of whole requests."""
@@ -75,6 +82,11 @@ class _Tally:
         self.neighbours += int(adjacent.sum())
         self.staircase += int((adjacent & (np.diff(accepted) >= -1)).sum())
         self._add_probabilities(chunk)
+        if chunk.topk_offsets is not None and chunk.target_rank is not None:
+            widths, positions = np.unique(np.diff(chunk.topk_offsets), return_counts=True)
+            self.listed.update(dict(zip(widths.tolist(), positions.tolist(), strict=True)))
+            self.first_rank += int((chunk.target_rank == 0).sum())
+            self.some_rank += int((chunk.target_rank >= 0).sum())
         for name in _NULLABLE:
             self.null_rows[name] += _null_rows(chunk, name)
 
@@ -153,7 +165,7 @@ def _document(reader: TraceReader, tally: _Tally) -> dict[str, Any]:
     at_risk = tally.held[::-1].cumsum()[::-1]  # at_risk[i] = rows with m >= i
     survivors = np.pad(tally.accepted[::-1].cumsum()[::-1], (0, len(at_risk) - len(tally.accepted)))
     accepted = int((tally.accepted * np.arange(len(tally.accepted))).sum())
-    return {
+    return (_tree_numbers(meta, tally) if meta.kind == "tree" else {}) | {
         "path": str(reader.path),
         "metadata": meta.to_json(),
         "rows": tally.rows,
@@ -171,3 +183,14 @@ def _document(reader: TraceReader, tally: _Tally) -> dict[str, Any]:
         "accept_prob_binary_share": _share(tally.prob_binary, tally.prob_rows),
         "accept_prob_agrees_share": _share(tally.prob_agrees, tally.prob_rows),
     }
+
+
+def _tree_numbers(meta: TraceMeta, tally: _Tally) -> dict[str, Any]:
+    positions = sum(tally.listed.values())
+    ranks = {
+        "first": _share(tally.first_rank, positions),
+        "listed": _share(tally.some_rank, positions),
+        "absent": _share(positions - tally.some_rank, positions),
+    }
+    listed = _spread(dict(tally.listed)) if positions else None
+    return {"tree": {"max_nodes": meta.tree_nodes, "listed": listed, "target_ranks": ranks}}

@@ -60,8 +60,8 @@ def best_first(logp: NDArray[np.floating], budget: int) -> Tree:
 
 def empty_tree(budget: int) -> Tree:
     """Uninitialised room for `budget` nodes."""
-    columns: list[Any] = [np.empty(budget, np.int32) for _ in range(3)]
-    return Tree(*columns, np.empty(budget))
+    columns: list[Any] = [*(np.empty(budget, np.int32) for _ in range(3)), np.empty(budget)]
+    return Tree(*columns)
 
 
 class Scratch(NamedTuple):
@@ -78,8 +78,8 @@ class Scratch(NamedTuple):
 def scratch_for(budget: int) -> Scratch:
     """Scratch for trees of at most `budget` nodes: each node brings two candidates at most, and one starts."""
     room = 2 * budget + 1
-    columns: list[Any] = [np.empty(room, np.int32) for _ in range(5)]
-    return Scratch(*columns, np.empty(room))
+    columns: list[Any] = [*(np.empty(room, np.int32) for _ in range(5)), np.empty(room)]
+    return Scratch(*columns)
 
 
 @jit

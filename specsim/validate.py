@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.chunk import offsets_of
-from specsim.decode import Block, IntColumn, ListColumn
+from specsim.decode import Block
 from specsim.errors import TraceError
 from specsim.faults import (
     Fault,
@@ -23,16 +22,14 @@ from specsim.faults import (
     if_any,
     int_list_fault,
     list_value_fault,
-    null_fault,
     range_fault,
-    row_of,
     whole_faults,
 )
 from specsim.pass_faults import pass_faults
 from specsim.schema import TraceMeta
+from specsim.tree_faults import tree_faults
 
 INT32_MAX: Final = 2**31 - 1
-INT16_MAX: Final = 2**15 - 1
 PROB_LISTS: Final = ("q", "p", "accept_prob")
 LENGTH_LISTS: Final = ("q", "p", "accept_prob", "entropy")
 """The lists whose common length is m, in the order in which a mismatch is reported."""
@@ -152,7 +149,7 @@ def row_faults(block: Block, meta: TraceMeta, carry: Carry) -> Iterator[Fault]:
     yield from _accept_faults(block, lengths)
     yield from pass_faults(block, lengths)
     if meta.kind == "tree":
-        yield from _tree_faults(block, lengths)
+        yield from tree_faults(block)
 
 
 def row_lengths(block: Block, meta: TraceMeta) -> tuple[NDArray[np.int64], list[str]]:
@@ -281,30 +278,3 @@ def _arm_faults(block: Block, meta: TraceMeta) -> Iterator[Fault]:
     advice = "Count the accepted tokens of arm k's whole draft"
     yield from int_list_fault("arm_accept_len", accepted, 0, limit, f"0 to draft_len = {limit}", advice)
     yield from list_value_fault("arm_draft_s", block.lists["arm_draft_s"], 0.0, np.inf, "Write seconds")
-
-
-def _tree_faults(block: Block, lengths: Rows) -> Iterator[Fault]:
-    topk, rank = block.lists["topk_q"], block.lists["target_rank"]
-    for name, column in (("topk_q", topk), ("target_rank", rank)):
-        yield from null_fault(name, ~column.valid, "a list of m entries", "Tree traces need it in every row")
-    inner: ListColumn = topk.values
-    tokens, values = offsets_of(inner.lengths), np.asarray(inner.values)
-    rises = np.zeros(len(values), dtype=np.bool_)
-    rises[1:] = values[1:] > values[:-1]
-    first_of_token = tokens[:-1][inner.lengths > 0]
-    rises[first_of_token] = False
-    token_at_fault = np.searchsorted(tokens, np.flatnonzero(~((values >= 0) & (values <= 1)) | rises), "right") - 1
-    rows = np.unique(row_of(topk, np.concatenate((token_at_fault, np.flatnonzero(~inner.valid)))))
-    yield from if_any(
-        "topk_q",
-        rows,
-        lambda _: "the row's top-k lists hold a null, a value outside 0..1, or values that rise",
-        "per draft position, probabilities in descending order",
-        "Write the drafter's k largest probabilities, largest first",
-    )
-    whole: IntColumn = rank.values
-    same_shape = len(whole.values) == len(inner.lengths) and bool(np.array_equal(rank.lengths, topk.lengths))
-    limit = inner.lengths if same_shape else np.full(len(whole.values), INT16_MAX)
-    yield from int_list_fault(
-        "target_rank", rank, -1, limit - 1, "-1 (absent) to k-1", "Write the rank of the target's token in topk_q"
-    )

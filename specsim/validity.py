@@ -112,7 +112,7 @@ class OffPolicy(NamedTuple):
     Attributes:
         rounds: replayed.
         other_length: that submitted another number of tokens than the log, None where the log's is unknown (it recorded
-            drafts longer than what it submitted).
+            drafts longer than what it submitted, or trees).
         other_step: that would have moved on by another number of tokens than the log, so that the next row is no start
             of theirs; of `steps` rounds whose step is in the log.
         clamped: that asked for more tokens than were recorded.
@@ -149,7 +149,7 @@ def off_policy(
     within[rows.starts[1:] - 1] = False
     steps = logged_steps(rows)
     m = np.diff(rows.offsets)
-    whole = bool((rows.accept_len[within] + 1 > steps[within]).any())
+    whole = rows.gained.size > 0 or bool((rows.accept_len[within] + 1 > steps[within]).any())
     return OffPolicy(
         rounds=rows.pos.size,
         other_length=None if whole else int((submitted_len != m).sum()),

@@ -45,6 +45,7 @@ def metas(draw: st.DrawFn, *, kind: str = "length", coverage: str | None = None,
         arms=arms,
         draft_len=draw(st.integers(1, 6)) if kind == "arm" else None,
         pass_rule=draw(st.sampled_from(["keep-first", "per-length"])),
+        max_nodes=draw(st.one_of(st.none(), st.integers(1, 99))) if kind == "tree" else None,
         extra=draw(st.dictionaries(st.just("note"), st.integers(), max_size=1)),
     )
 
@@ -182,6 +183,7 @@ def _pass_columns(draw: st.DrawFn, lengths: NDArray[np.int64]) -> dict[str, Any]
 def _tree_columns(draw: st.DrawFn, tokens: int) -> dict[str, Any]:
     widths = draw(st.lists(st.integers(0, 3), min_size=tokens, max_size=tokens))
     lists = [sorted(draw(st.lists(PROBS, min_size=k, max_size=k)), reverse=True) for k in widths]
+    lists = [[np.float32(v) / np.float32(max(1.0, sum(row))) for v in row] for row in lists]
     ranks = [draw(st.integers(-1, k - 1)) for k in widths]
     return {
         "topk_offsets": offsets_of(np.array(widths, dtype=np.int64)),

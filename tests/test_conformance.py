@@ -18,12 +18,14 @@ from specsim.engine import controllers_for, replay
 from specsim.online import OnlineController
 from specsim.oracle import best_arms, best_round_lengths, fixed_arm_totals, shortest_arm_paths, shortest_paths
 from specsim.rows import make_costs, make_rows
-from tests.worlds import EVERYWHERE, SPELLINGS, World, make_arm_world, make_world, worlds
+from specsim.tree import Tree, best_first
+from specsim.tree_rows import tree_latency, tree_rows
+from tests.worlds import EVERYWHERE, MAKERS, SPELLINGS, World, make_arm_world, make_world, worlds
 
 COUNTS = ("rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes", "clamped_rounds")
 
 
-WORLDS = {"length": worlds(), "arm": worlds(kind="arm")}
+WORLDS = {kind: worlds(kind=kind) for kind in MAKERS}
 everywhere = pytest.mark.parametrize(("spelling", "kind"), EVERYWHERE)
 
 
@@ -46,13 +48,13 @@ def hints(world: World, controller: Controller) -> np.ndarray:
         return np.full(world.chunk.rows, -1)
     path = controller.privilege == "path" and world.meta.coverage == "every-position"
     costs = make_costs(world.latency, world.meta.max_draft_len)
-    if world.meta.kind == "length":
-        rows = make_rows(world.chunk)
-        return (
-            shortest_paths(rows, costs, world.meta.block_len)[1]
-            if path
-            else best_round_lengths(rows, costs, world.meta.block_len)
-        )
+    if world.meta.kind in ("length", "tree"):
+        rows, block_len = make_rows(world.chunk), world.meta.block_len
+        if world.meta.kind == "tree":
+            block_len = world.meta.tree_nodes
+            rows = tree_rows(world.chunk, block_len).rows
+            costs = make_costs(tree_latency(world.meta, world.latency), block_len)
+        return shortest_paths(rows, costs, block_len)[1] if path else best_round_lengths(rows, costs, block_len)
     arms = range(world.meta.n_arms)
     rows = make_rows(
         world.chunk, arm_draft_s=np.array([[arm_seconds(world, i, k) for k in arms] for i in range(world.chunk.rows)])
@@ -93,6 +95,15 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
                         int(chunk.arm_accept_len[i, arm]),
                         arm_seconds(world, i, arm) * want / world.meta.draft_len,
                     )
+            elif world.meta.kind == "tree":
+                tree = tree_of(world, i)
+                if want > 0 and len(tree.logw):
+                    drafted, passes = len(tree.logw), max(1, math.ceil(world.meta.max_draft_len / n))
+                    submit, _ = online.revise(tree.q.astype(np.float32), False)
+                free = nodes_on_path(world, i, tree, submit)
+                draft_s = passes * model.draft_pass_s + (
+                    world.meta.max_draft_len * model.draft_token_s if passes else 0
+                )
             else:
                 row = chunk.q[chunk.offsets[i] : chunk.offsets[i + 1]]
                 while want > drafted and drafted < len(row):
@@ -114,6 +125,28 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
             i = min(i + (1 if world.meta.coverage == "every-round" else accepted + 1), end)
             number += 1
     return log
+
+
+def tree_of(world: World, i: int) -> Tree:
+    """The tree of a row, from its lists."""
+    chunk = world.chunk
+    tokens = range(chunk.offsets[i], chunk.offsets[i + 1])
+    lists = [chunk.topk_q[chunk.topk_offsets[t] : chunk.topk_offsets[t + 1]].astype(float) for t in tokens]
+    table = np.zeros((len(lists), max([1, *map(len, lists)])))
+    for depth, values in enumerate(lists):
+        table[depth, : len(values)] = values
+    with np.errstate(divide="ignore"):
+        return best_first(np.log(table), world.meta.tree_nodes)
+
+
+def nodes_on_path(world: World, i: int, tree: Tree, submitted: int) -> int:
+    """How far the target's own tokens lead down the first nodes of a tree."""
+    ranks = world.chunk.target_rank[world.chunk.offsets[i] : world.chunk.offsets[i + 1]]
+    children = {(int(tree.parent[k]), int(tree.rank[k])): k for k in range(submitted)}
+    node, length = -1, 0
+    while length < len(ranks) and (node, int(ranks[length])) in children:
+        node, length = children[node, int(ranks[length])], length + 1
+    return length
 
 
 def columns_of(result_rounds: dict) -> list[tuple]:
@@ -140,7 +173,7 @@ def test_every_registered_controller_is_spelled() -> None:
 @everywhere
 def test_registry_says_what_is_built(spelling: str, kind: str) -> None:
     """`kinds` and, with default parameters, `per_request` of the registry entry are those of the controller."""
-    world = make_world(0) if kind == "length" else make_arm_world(0)
+    world = MAKERS[kind](0)
     controller, spec = built(world, spelling), REGISTRY[spelling.partition(":")[0]]
     assert kind in spec.kinds
     if ":" not in spelling:
@@ -200,7 +233,7 @@ def test_lengths_stay_in_range_and_tokens_add_up(spelling: str, kind: str, data:
 @everywhere
 @given(seed=st.integers(0, 2**32))
 def test_doubling_latencies_doubles_times_of_scale_free_controllers(spelling: str, kind: str, seed: int) -> None:
-    world = make_world(seed) if kind == "length" else make_arm_world(seed)
+    world = MAKERS[kind](seed)
     document = world.latency.to_dict()
     verify = document["verify"]
     doubled = {k: [2 * x for x in v] if k == "times_s" else 2 * v if k.endswith("_s") else v for k, v in verify.items()}

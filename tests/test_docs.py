@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from specsim.controllers import DEFAULT_ARM_SET, DEFAULT_SET, REGISTRY, Setting, build
+from specsim.controllers import DEFAULT_SETS, REGISTRY, Setting, build
 from specsim.latency import LatencyModel
 from tests.readme import ROOT, pages
+from tests.worlds import kinds_of
 
 DOCS = [*pages(), ROOT / "CHANGELOG.md"]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -110,13 +111,17 @@ def test_controllers_page_names_every_parameter() -> None:
 
 def test_spellings_in_the_pages_are_valid() -> None:
     length = Setting(block_len=1, max_draft_len=96, latency=LatencyModel.affine(c_s=0.001, b_s=0.02))
-    settings = {"length": length, "arm": dataclasses.replace(length, arm_draft_s=(0.01, 0.02), draft_len=4)}
+    settings = {
+        "length": length,
+        "arm": dataclasses.replace(length, arm_draft_s=(0.01, 0.02), draft_len=4),
+        "tree": dataclasses.replace(length, tree=True, block_len=96),
+    }
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS if page.name != "adding-a-controller.md")
     spellings = re.findall(r"(?:-c|--controllers) ([a-z][\w-]*(?::[\w=.,-]+)?)", text)
     assert spellings
-    for spelling in (*spellings, *DEFAULT_SET, *DEFAULT_ARM_SET):
+    for spelling in (*spellings, *(text for texts in DEFAULT_SETS.values() for text in texts)):
         name = spelling.partition(":")[0]
-        for kind in REGISTRY[name].kinds:
+        for kind in kinds_of(spelling):
             assert build(spelling, settings[kind]).name == name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "greedy-oracle": ("greedy-oracle",),
     "oracle": ("oracle",),
     "corrected": ("corrected", "corrected:max=5"),
+    "caddtree": ("caddtree", "caddtree:max=4", "caddtree:max=0"),
     "lambda": (
         "lambda",
         "lambda:calibrate=none,max=7",
@@ -66,7 +67,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 def kinds_of(spelling: str) -> tuple[str, ...]:
-    return REGISTRY[spelling.partition(":")[0]].kinds
+    """The kinds of trace a spelling serves: those of its controller, less trees for calibrations of single tokens."""
+    kinds = REGISTRY[spelling.partition(":")[0]].kinds
+    tokens_only = any(f"calibrate={name}" in spelling for name in ("platt", "isotonic", "beta"))
+    return tuple(kind for kind in kinds if not (tokens_only and kind == "tree"))
 
 
 SPELLED = [spelling for name in REGISTRY for spelling in SPELLINGS.get(name, ())]
@@ -214,7 +218,43 @@ def make_arm_world(
     return World(meta=meta, chunk=chunk, latency=make_latency(rng, ctx=bool(rng.random() < 0.5)))
 
 
+def make_tree_world(seed: int, *, max_nodes: int | None = None, width: int = 4, **kwargs: Any) -> World:
+    """A random tree trace: lists of 0 to `width` tokens, with ties in half the worlds, and targets anywhere or nowhere.
+
+    Other keyword arguments as for `make_world`, whose drafts are at most 5 positions deep here.
+    """
+    world = make_world(seed, **{"max_draft_len": 5, **kwargs})
+    rng = np.random.default_rng((seed, 2))
+    n = int(world.chunk.offsets[-1])
+    tied = rng.random() < 0.5
+    lists = (
+        rng.integers(0, 5, (n, width)) / (16 if width <= 4 else 32)
+        if tied
+        else rng.dirichlet(np.full(width + 1, 0.5), n)[:, :width]
+    )
+    lists = -np.sort(-lists, axis=1)
+    listed = np.where(rng.random(n) < 0.8, width, rng.integers(0, width + 1, n))
+    kept = np.arange(width) < listed[:, None]
+    rank = np.where(rng.random(n) < 0.5, 0, rng.integers(-1, width, n))
+    meta = replace(world.meta, kind="tree", max_nodes=max_nodes or int(rng.integers(1, 40)))
+    chunk = replace(
+        world.chunk,
+        topk_offsets=offsets_of(listed),
+        topk_q=lists[kept].astype(np.float32),
+        target_rank=np.minimum(rank, listed - 1).astype(np.int16),
+        pass_offsets=None,
+        pass_count=None,
+        pass_filled=None,
+        conf_offsets=None,
+        pass_conf=None,
+    )
+    return replace(world, meta=meta, chunk=chunk)
+
+
+MAKERS = {"length": make_world, "arm": make_arm_world, "tree": make_tree_world}
+
+
 def worlds(*, kind: str = "length", **kwargs: object) -> st.SearchStrategy[World]:
-    """Hypothesis strategy over the seeds of `make_world` or `make_arm_world`; keyword arguments are passed on."""
-    make = make_arm_world if kind == "arm" else make_world
+    """Hypothesis strategy over the seeds of the maker of a kind; keyword arguments are passed on."""
+    make = MAKERS[kind]
     return st.integers(0, 2**32).map(lambda seed: make(seed, **kwargs))  # pyright: ignore[reportArgumentType]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from specsim.controllers import (
     arms,
     bandits,
+    caddtree,
     confidence,
     corrected,
     failfast_repo,
@@ -26,6 +27,8 @@ from specsim.errors import ConfigError
 __all__ = [
     "DEFAULT_ARM_SET",
     "DEFAULT_SET",
+    "DEFAULT_SETS",
+    "DEFAULT_TREE_SET",
     "REGISTRY",
     "Controller",
     "ControllerSpec",
@@ -45,6 +48,7 @@ REGISTRY: dict[str, ControllerSpec] = {
         failfast_repo,
         libraspec,
         goodput,
+        caddtree,
         corrected,
         lambda_rule,
         lengths_bandit,
@@ -57,7 +61,21 @@ REGISTRY: dict[str, ControllerSpec] = {
 }
 
 DEFAULT_SET = ("plain", "static:length=4", "g4", "threshold", "failfast", "libraspec", "goodput", "oracle")
+DEFAULT_TREE_SET = (
+    "plain",
+    "static:length=16",
+    "static:length=64",
+    "libraspec",
+    "goodput",
+    "caddtree",
+    "lambda",
+    "oracle",
+)
 DEFAULT_ARM_SET = ("plain", "best-arm", "sp2ec", "global-ucb", "klucb-unimodal", "ucbspec", "exp3spec", "oracle")
+
+
+DEFAULT_SETS = {"length": DEFAULT_SET, "arm": DEFAULT_ARM_SET, "tree": DEFAULT_TREE_SET}
+"""Kind of trace -> what is replayed when nothing is asked for."""
 
 
 def register(spec: ControllerSpec) -> None:

@@ -110,6 +110,8 @@ class Setting:
         latency: latency model, for cost-aware controllers.
         arm_draft_s: seconds per draft token of each arm, in the order of the trace; empty when there are no arms.
         draft_len: tokens every arm drafts; 0 when there are no arms.
+        tree: the draft is a best-first tree: a length is a number of nodes, of the best paths first; `block_len` and
+            `max_draft_len` are nodes of the whole tree, which one pass of `latency` drafts.
     """
 
     block_len: int
@@ -117,11 +119,12 @@ class Setting:
     latency: LatencyModel
     arm_draft_s: tuple[float, ...] = ()
     draft_len: int = 0
+    tree: bool = False
 
     @property
     def kind(self) -> str:
-        """What a controller chooses here: "arm" or "length"."""
-        return "arm" if self.arm_draft_s else "length"
+        """What a controller chooses here: an "arm", a "length", or of a "tree" the number of nodes."""
+        return "arm" if self.arm_draft_s else "tree" if self.tree else "length"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +213,7 @@ class ControllerSpec:
         params: parameter name to `Param`.
         build: (resolved parameters, setting) -> Controller.
         doc: one line: what it decides and the source of the rule.
-        kinds: what it can choose: "length", "arm" or both.
+        kinds: what it can choose, of "length", "arm" and "tree" (`Setting.kind`).
         per_request: whether its state is cleared at the start of each request, with default parameters.
         check: called with the parameters that were given, parsed, to refuse combinations.
     """
@@ -236,9 +239,8 @@ class ControllerSpec:
                     f"controller {self.name!r} has no parameter {key!r}{suggest(key, self.params)}; it takes: {known}"
                 )
         if setting.kind not in self.kinds:
-            have = "an arm trace, whose draft length is fixed" if setting.kind == "arm" else "a trace without arms"
             chosen = "an arm" if self.kinds[0] == "arm" else "a length"
-            raise ConfigError(f"controller {self.name!r} chooses {chosen}, but this is {have}")
+            raise ConfigError(f"controller {self.name!r} chooses {chosen}, but this is {_OTHER_KIND[setting.kind]}")
         values: dict[str, Any] = {}
         for key, param in self.params.items():
             if key in given:
@@ -254,6 +256,14 @@ class ControllerSpec:
         if self.check is not None:
             self.check({key: values[key] for key in given})
         return self.build(values, setting)
+
+
+_OTHER_KIND = {
+    "arm": "an arm trace, whose draft length is fixed",
+    "length": "a trace without arms",
+    "tree": "a tree, of which a number of nodes is verified; docs/controllers.md says which controllers read trees, "
+    "and --chain replays the main chain alone",
+}
 
 
 def suggest(word: str, known: Mapping[str, Any]) -> str:

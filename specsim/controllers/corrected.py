@@ -91,6 +91,7 @@ SPECS = (
         name="corrected",
         params={"max": max_param(60)},
         build=_build,
+        kinds=("length", "tree"),
         doc="LibraSpec repaired: unconditional gains and exact costs reach the best ratio in two adjustments (R4)",
     ),
 )

@@ -93,6 +93,7 @@ SPECS = (
         name="goodput",
         params={"max": max_param()},
         build=_build,
+        kinds=("length", "tree"),
         doc="expected tokens over round time, from confidences and the latency model; drafts on while the end is best",
     ),
 )

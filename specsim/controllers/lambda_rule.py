@@ -13,17 +13,28 @@ from numpy.typing import NDArray
 
 from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, max_param
 from specsim.controllers.calibration import COLUMNS, FORMS, calibrated, later_probability, next_probability, observe
+from specsim.controllers.lambda_core import (
+    CHEAP,
+    FIRST_WAIT,
+    IDLE,
+    PATIENCE,
+    SECONDS,
+    TOKENS,
+    TRIAL_LENGTH,
+    rate,
+    wait,
+)
+from specsim.controllers.lambda_tree import build_tree
+from specsim.errors import ConfigError
 from specsim.jit import jit
 
-TOKENS, SECONDS, IDLE, PATIENCE, FIRST_SEEN, FIRST_ACCEPTED, TABLES = 0, 1, 2, 3, 4, 5, 6
+FIRST_SEEN, FIRST_ACCEPTED, TABLES = 4, 5, 6  # state columns after those of `lambda_core`
 # Scratch columns, after the tables: what is known of the drafted tokens.
 ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE, TRIAL = range(6)
 CONFIDENCES = 6  # work columns from here
 FIRST_PRIOR = 4.0  # observations' worth of optimism about the first token
 LOOKAHEAD = 16  # tokens looked past what is drafted, at least one block
-CHEAP = 0.02  # tokens that could be decoded while a block is drafted, below which the question is not asked
-FIRST_WAIT, LONGEST_WAIT = 8.0, 256.0  # rounds without speculation before a trial
-TRIAL_LENGTH = 4  # tokens a trial submits
+REGRESSION = "regression"  # of trees (`lambda_tree`), whose accepted nodes are not the leading ones
 
 
 class LambdaParams(NamedTuple):
@@ -39,12 +50,6 @@ class LambdaParams(NamedTuple):
     pass_s: float
     token_s: float
     scratch: int
-
-
-@jit
-def rate(state, lane):
-    """lambda: tokens per second so far, the prior included."""
-    return state[lane, TOKENS] / state[lane, SECONDS]
 
 
 @jit
@@ -66,19 +71,6 @@ def worth_of_drafting(params, state, lane, length, survival, expected, first, la
         gain = expected - speed * (params.verify_s[d] + block_seconds(params, d - length)) - value
         best = max(best, gain)
     return best
-
-
-@jit
-def wait(state, lane):
-    """Count a round without speculation; True when it is time for a trial, after 8 such rounds, then 16, up to 256.
-
-    Without trials a rule that once stopped would never learn that the text became easier.
-    """
-    state[lane, IDLE] += 1.0
-    if state[lane, IDLE] < state[lane, PATIENCE]:
-        return False
-    state[lane, IDLE], state[lane, PATIENCE] = 0.0, min(2.0 * state[lane, PATIENCE], LONGEST_WAIT)
-    return True
 
 
 @jit
@@ -148,6 +140,14 @@ def update_lambda(params, state, lane, arm, drafted, submitted, accepted, round_
 
 
 def _build(values: dict[str, Any], setting: Setting) -> Controller:
+    form = values["calibrate"]
+    if form not in (REGRESSION, "none") if setting.tree else form == REGRESSION:
+        draft, allowed = ("tree", f"{REGRESSION} or none") if setting.tree else ("chain", " or ".join(FORMS))
+        raise ConfigError(f"controller 'lambda': calibrate={form}: allowed where the draft is a {draft}: {allowed}")
+    return build_tree(values, setting) if setting.tree else _build_chain(values, setting)
+
+
+def _build_chain(values: dict[str, Any], setting: Setting) -> Controller:
     model, scratch = setting.latency, TABLES + COLUMNS
     params = LambdaParams(
         form=FORMS[values["calibrate"]],
@@ -183,7 +183,10 @@ SPECS = (
         name="lambda",
         params={
             "calibrate": Param(
-                kind=str, default="beta", choices=tuple(FORMS), doc="how confidences become probabilities"
+                kind=str,
+                choices=(*FORMS, REGRESSION),
+                from_setting=lambda s: REGRESSION if s.tree else "beta",
+                doc=f"how confidences become probabilities; default beta, on trees {REGRESSION}",
             ),
             "carry": Param(kind=bool, default=True, doc="keep what was learnt from one request to the next"),
             "prior": Param(
@@ -195,6 +198,7 @@ SPECS = (
             "max": max_param(),
         },
         build=_build,
+        kinds=("length", "tree"),
         per_request=False,
         doc="lambda rule: most tokens per second in the long run, with online calibration (docs/theory.md, R8)",
     ),

@@ -164,8 +164,11 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
 
 
 def default_block(setting: Setting) -> int:
-    """The drafter's own block, or the 10 tokens the paper uses where drafting goes token by token."""
-    return setting.block_len if setting.block_len > 1 else 10
+    """The drafter's own block, or the paper's 10 where drafting goes token by token and where the draft is a tree.
+
+    A tree is drafted whole, and a block that is all of it would leave nothing to decide.
+    """
+    return setting.block_len if setting.block_len > 1 and not setting.tree else 10
 
 
 SPECS = (
@@ -180,7 +183,7 @@ SPECS = (
                 low=1,
                 high=LENGTH_HIGH,
                 from_setting=default_block,
-                doc="block size n; default the trace's block_len, or 10 where that is 1",
+                doc="block size n; default the trace's block_len, or 10 where that is 1 and on trees",
             ),
             "max": max_param(60),
             "fixpoint": Param(kind=bool, default=False, doc="sum to the candidate length, as Theorem 3.3 is written"),
@@ -188,6 +191,7 @@ SPECS = (
             "charge_draft": Param(kind=bool, default=False, doc="a further block must pay its draft time"),
         },
         build=_build,
+        kinds=("length", "tree"),
         doc="LibraSpec: verify as long as every suffix is expected to pay (Algorithm 1)",
     ),
 )

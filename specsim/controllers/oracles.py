@@ -53,20 +53,20 @@ def _build_oracle(values: dict[str, Any], setting: Setting) -> Controller:
     return _build("oracle", "path", setting)
 
 
-BOTH = ("length", "arm")
+ALL = ("length", "arm", "tree")
 SPECS = (
     ControllerSpec(
         name="greedy-oracle",
         params={},
         build=_build_greedy,
-        kinds=BOTH,
+        kinds=ALL,
         doc="per round, knows what would be accepted: most tokens per second of that round",
     ),
     ControllerSpec(
         name="oracle",
         params={},
         build=_build_oracle,
-        kinds=BOTH,
+        kinds=ALL,
         doc="clairvoyant shortest path over the whole request (dynamic programme)",
     ),
 )

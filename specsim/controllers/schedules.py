@@ -137,14 +137,15 @@ SPECS = (
         name="plain",
         params={},
         build=_build_plain,
-        kinds=("length", "arm"),
+        kinds=("length", "arm", "tree"),
         doc="plain autoregressive decoding: the baseline of every speedup",
     ),
     ControllerSpec(
         name="static",
         params={"length": length_param(doc="tokens submitted each round")},
         build=_build_static,
-        doc="the same length every round",
+        kinds=("length", "tree"),
+        doc="the same length every round; on trees DDTree with that budget of nodes",
     ),
     ControllerSpec(
         name="g4",

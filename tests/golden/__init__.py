@@ -9,6 +9,7 @@ changed; look at the difference before committing it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,30 @@ def arm_world(arms: int = 4, draft_len: int = 6) -> World:
     return World(meta=meta, chunk=chunk, latency=LATENCY)
 
 
-WORLDS = {"length": length_world, "arm": arm_world}
+def tree_world(max_draft_len: int = 8, top_k: int = 4) -> World:
+    """The same stretches with four tokens listed per position, each half as probable as the one before it or less."""
+    world = length_world(max_draft_len)
+    chunk = world.chunk
+    row = np.repeat(np.arange(chunk.rows), chunk.lengths)
+    place = np.arange(len(row)) - chunk.offsets[row]
+    request, pos = chunk.request[row], chunk.pos[row]
+    lists = [grid(chunk.q * 0.75)]
+    for rank in range(1, top_k):
+        u = uniform_array(SEED, request, pos, place * top_k + rank, stream=16)
+        lists.append(grid(np.minimum(lists[-1] / 2, (1 - sum(lists)) * (0.5 + u / 4))))
+    v = uniform_array(SEED, request, pos, place, stream=17)
+    rank = np.sum([v >= total for total in np.cumsum(lists, axis=0)], axis=0)
+    meta = replace(world.meta, kind="tree", block_len=max_draft_len, max_nodes=48)
+    tree = {
+        "topk_offsets": np.arange(len(row) + 1, dtype=np.int64) * top_k,
+        "topk_q": np.stack(lists, axis=1).astype(np.float32).ravel(),
+        "target_rank": np.where(rank < top_k, rank, -1).astype(np.int16),
+    }
+    chunk = chunk.keep({"ctx_len", "q", "accept_prob"})
+    return World(meta=meta, chunk=replace(chunk, **tree), latency=LATENCY)
+
+
+WORLDS = {"length": length_world, "arm": arm_world, "tree": tree_world}
 
 
 def golden_log(kind: str, spelling: str) -> dict[str, Any]:

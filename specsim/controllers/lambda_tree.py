@@ -1,0 +1,160 @@
+"""The lambda rule on best-first trees: the number of nodes worth most, path probabilities corrected by regression.
+
+The rule is that of chains (`lambda_rule`): n nodes are worth E[accepted] - lambda * seconds. Of a tree E[accepted] is
+the sum of the path probabilities of its nodes, whatever depends on what. That a node was accepted is not among what a
+controller is told, only how many were; so the factors that path probabilities must be multiplied with are estimated,
+by size of the probability, by Bayesian linear regression of the accepted number on their sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specsim.controllers.base import Controller, Setting
+from specsim.controllers.lambda_core import (
+    CHEAP,
+    FIRST_WAIT,
+    IDLE,
+    PATIENCE,
+    SECONDS,
+    TOKENS,
+    TRIAL_LENGTH,
+    rate,
+    wait,
+)
+from specsim.jit import jit
+
+SIZES = 6  # of path probabilities: above 1/2, above 1/4, ..., the rest
+WORTH, WORTH_SEEN = 4, 5  # mean gain of a tree in tokens, and its observations
+FACTORS, SPREAD = 6, 6 + SIZES  # mean and, row by row, covariance of the factors
+COLUMNS = SPREAD + SIZES * SIZES
+TRIAL = COLUMNS  # scratch column: this round is a trial
+SUMS = COLUMNS + 1  # work columns: summed path probabilities of what is submitted, by size
+
+FIRST_WORTH, WORTH_PRIOR, WORTH_MEMORY = 1.0, 4.0, 64.0  # tokens; observations' worth; rounds remembered
+FACTOR_VARIANCE = 0.25  # prior variance of a factor around 1
+NOISE_VARIANCE = 4.0  # of the number accepted around its expectation
+
+
+class TreeLambdaParams(NamedTuple):
+    """`verify_s[n]` seconds to verify n nodes at zero context; `draft_s` seconds of drafting a tree."""
+
+    max: int
+    block_len: int
+    verify_s: NDArray[np.float64]
+    draft_s: float
+    corrected: bool
+
+
+@jit
+def size_of(path, size):
+    """Size class of a path probability, at least `size`: probabilities come in descending order."""
+    while size < SIZES - 1 and path <= 0.5 ** (size + 1):
+        size += 1
+    return size
+
+
+@jit
+def begin_tree(params, state, lane, pos, ctx_len, u, hint):
+    """Draft when drafting costs next to nothing, or less than trees gained on average of late; else now and then."""
+    if params.max == 0:
+        return -1, 0
+    cost = rate(state, lane) * params.draft_s
+    if cost < CHEAP or state[lane, WORTH] > cost:
+        return -1, params.block_len
+    if wait(state, lane):
+        state[lane, TRIAL] = 1.0
+        return -1, params.block_len
+    return -1, 0
+
+
+@jit
+def revise_tree(params, state, lane, q, drafted, more):
+    """argmax over n of the corrected path probabilities' sum - lambda * verify(n), smallest on ties."""
+    last = min(drafted, params.max)
+    speed = rate(state, lane)
+    path, expected, size = 1.0, 0.0, 0
+    best, value = 0, -speed * params.verify_s[0]
+    for j in range(last):
+        path *= float(q[j])
+        size = size_of(path, size)
+        expected += min(max(state[lane, FACTORS + size], 0.0) * path, 1.0)
+        if expected - speed * params.verify_s[j + 1] > value:
+            best, value = j + 1, expected - speed * params.verify_s[j + 1]
+    seen = min(state[lane, WORTH_SEEN] + 1.0, WORTH_MEMORY)
+    state[lane, WORTH_SEEN] = seen
+    state[lane, WORTH] += (value + speed * params.verify_s[0] - state[lane, WORTH]) / seen
+    trial = state[lane, TRIAL] == 1.0
+    if best > 0 and not trial:
+        state[lane, IDLE], state[lane, PATIENCE] = 0.0, FIRST_WAIT
+    elif best == 0 and (trial or wait(state, lane)):
+        best = min(last, TRIAL_LENGTH)
+    for b in range(SIZES):
+        state[lane, SUMS + b] = 0.0
+    path, size = 1.0, 0
+    for j in range(best):
+        path *= float(q[j])
+        size = size_of(path, size)
+        state[lane, SUMS + size] += path
+    return best, best
+
+
+@jit
+def update_tree(params, state, lane, arm, drafted, submitted, accepted, round_s):
+    state[lane, TOKENS] += accepted + 1.0
+    state[lane, SECONDS] += round_s
+    if params.corrected and submitted > 0:
+        learn(state, lane, accepted)
+
+
+@jit
+def learn(state, lane, accepted):
+    """One step of the regression: accepted = factors . sums + noise."""
+    error, noise = float(accepted), NOISE_VARIANCE
+    for a in range(SIZES):
+        error -= state[lane, FACTORS + a] * state[lane, SUMS + a]
+        for b in range(SIZES):
+            noise += state[lane, SUMS + a] * state[lane, SPREAD + a * SIZES + b] * state[lane, SUMS + b]
+    gains = np.zeros(SIZES)
+    for a in range(SIZES):
+        for b in range(SIZES):
+            gains[a] += state[lane, SPREAD + a * SIZES + b] * state[lane, SUMS + b]
+    for a in range(SIZES):
+        state[lane, FACTORS + a] += gains[a] * error / noise
+        for b in range(SIZES):
+            state[lane, SPREAD + a * SIZES + b] -= gains[a] * gains[b] / noise
+
+
+def build_tree(values: dict[str, Any], setting: Setting) -> Controller:
+    """The controller for a setting whose drafts are trees; `values` are the parameters of `lambda`."""
+    model = setting.latency
+    params = TreeLambdaParams(
+        max=values["max"],
+        block_len=setting.block_len,
+        verify_s=model.verify_table(values["max"] + 1)[1:],
+        draft_s=float(model.draft_pass_s + setting.block_len * model.draft_token_s),
+        corrected=values["calibrate"] == "regression",
+    )
+    initial = np.zeros(COLUMNS)
+    initial[TOKENS] = values["prior"]
+    initial[SECONDS] = values["prior"] * float(model.verify_s(1)) / values["speed"]
+    initial[PATIENCE] = FIRST_WAIT
+    initial[WORTH], initial[WORTH_SEEN] = FIRST_WORTH, WORTH_PRIOR
+    initial[FACTORS : FACTORS + SIZES] = 1.0
+    initial[SPREAD:COLUMNS] = (FACTOR_VARIANCE * np.eye(SIZES)).ravel()
+    return Controller(
+        name="lambda",
+        config=values,
+        params=params,
+        begin=begin_tree,
+        revise=revise_tree,
+        update=update_tree,
+        initial=initial,
+        scratch=1,
+        work=SIZES,
+        per_request=not values["carry"],
+        needs_q=True,
+    )
