@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PretrainedConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
@@ -134,6 +135,8 @@ def read_config(document: dict[str, Any], *, where: str, num_target_layers: int 
     layers = values.pop("num_target_layers") or num_target_layers
     if layers is None:
         raise ConfigError(f"{where}: config.json lacks 'num_target_layers'")
+    if not isinstance(layers, int):
+        raise ConfigError(f"{where}: num_target_layers {layers!r}: allowed: a whole number")
     ids = values.pop("target_layer_ids") or default_target_layers(layers, document["num_hidden_layers"])
     causal = (inner.get("is_causal"), inner.get("causal"), document.get("is_causal"))
     config = DFlashConfig(
@@ -207,8 +210,9 @@ def _of_qwen3(document: dict[str, Any], where: str) -> dict[str, Any]:
     given = {key: document[key] for key in OF_QWEN3 if document.get(key) is not None}
     try:
         config = Qwen3Config(**given)
-    except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"{where}: config.json cannot be read as a Qwen3 config ({error})") from error
+    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where}: config.json cannot be read as a Qwen3 config ({reason})") from error
     fields: dict[str, Any] = {key: getattr(config, key) for key in (*SHAPE, "rms_norm_eps", "attention_bias")}
     fields |= {key: getattr(config, key) for key in ("hidden_act", "max_position_embeddings", "sliding_window")}
     fields["head_dim"] = document.get("head_dim") or config.hidden_size // config.num_attention_heads
@@ -220,7 +224,9 @@ def _of_qwen3(document: dict[str, Any], where: str) -> dict[str, Any]:
 def _check_values(config: DFlashConfig, where: str) -> None:
     rope = config.rope_parameters.get("rope_type", "default")
     layers, block = config.num_target_layers, config.block_size
-    beyond = [layer for layer in config.target_layer_ids if not 0 <= layer < layers]
+    beyond = [layer for layer in config.target_layer_ids if not isinstance(layer, int) or not 0 <= layer < layers]
+    mask = config.mask_token_id
+    factors = (config.input_embedding_scale, config.output_multiplier, config.final_logit_softcapping)
     strange = sorted(set(config.layer_types) - {FULL, SLIDING})
     windows = config.sliding_window is not None or SLIDING not in config.layer_types
     kept = config.kept_vocab
@@ -231,6 +237,12 @@ def _check_values(config: DFlashConfig, where: str) -> None:
         "sliding_window": (windows, None, "a number of tokens, since there are sliding layers"),
         "block_size": (isinstance(block, int) and block >= 2, block, "2 or more"),
         "target_layer_ids": (not beyond, beyond, f"0..{layers - 1}"),
+        "mask_token_id": (mask is None or isinstance(mask, int), mask, "an id"),
+        "input_embedding_scale, output_multiplier, final_logit_softcapping": (
+            all(isinstance(value, (int, float)) for value in factors),
+            factors,
+            "numbers",
+        ),
         "kept_vocab": (kept is None or 1 <= kept <= config.vocab_size, kept, f"1..{config.vocab_size}"),
     }
     for key, (sound, found, allowed) in faults.items():
