@@ -11,16 +11,15 @@ import copy
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from real.compat import logits_width
 from real.drafters.dflash import first_choice
 from real.drafters.dflash_load import save_dflash
 from real.drafters.dflash_net import DFlashConfig, DFlashNetwork, embedding_of, head_of
 from real.target import decoder_layers
-from real.training.blocks import Slots, decayed_weights, draw_anchors, path_weights, slots_at
+from real.training.blocks import Slots, draw_anchors, slots_at
 from real.training.drafter_data import TextBatch
-from real.training.drafter_module import DrafterModule
+from real.training.drafter_module import DrafterModule, SlotLoss
 from real.training.target_states import Known
 
 
@@ -29,17 +28,14 @@ class DFlashModule(DrafterModule):
 
     Args:
         target: as for `real.models.load_target`.
-        layers: 0-based layers of the target whose output is read.
+        layers: 0-based layers of the target whose output is read; default: four, spread evenly, the last included.
         block_size: slots of a block, the anchor's included.
         depth: layers of the network.
         heads, kv_heads, feed_forward: of a layer; a head has hidden size / heads entries.
         vocabulary: ids that are drafted, the most frequent ones in the texts; None: all.
         own_head: a head of its own, begun as a copy of the target's, instead of the target's.
         anchors: blocks in a text.
-        weights: of slots: `path` or `exp`.
-        lam: of path weights.
-        gamma: of exponential ones.
-        soft: share of the loss that is the divergence from the target's law instead of cross-entropy with its choice.
+        loss: how slots weigh.
         memory_gb: see TargetStates.
         seed: of the initial weights.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
@@ -48,7 +44,7 @@ class DFlashModule(DrafterModule):
     def __init__(
         self,
         target: str = "lab",
-        layers: list[int] = [3, 7, 11, 15],  # noqa: B006 - shown as the default
+        layers: list[int] | None = None,
         block_size: int = 8,
         depth: int = 1,
         heads: int = 4,
@@ -57,18 +53,15 @@ class DFlashModule(DrafterModule):
         vocabulary: int | None = 1024,
         own_head: bool = True,
         anchors: int = 32,
-        weights: str = "path",
-        lam: float = 0.5,
-        gamma: float = 4.0,
-        soft: float = 0.0,
+        loss: SlotLoss = SlotLoss(),  # noqa: B008 - frozen, and shown as the default
         memory_gb: float = 4.0,
         seed: int = 0,
         muon_lr: float = 0.02,
         adam_lr: float = 0.003,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(target, layers, block_size - 1, vocabulary, memory_gb, muon_lr, adam_lr, warmup_steps)
-        self.anchors, self.weights, self.lam, self.gamma, self.soft = anchors, weights, lam, gamma, soft
+        super().__init__(target, layers, block_size - 1, vocabulary, loss, memory_gb, muon_lr, adam_lr, warmup_steps)
+        self.anchors = anchors
         model = self.target
         hidden = model.get_input_embeddings().weight.shape[1]
         config = DFlashConfig(
@@ -79,7 +72,7 @@ class DFlashModule(DrafterModule):
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=hidden // heads,
-            target_layer_ids=tuple(layers),
+            target_layer_ids=self.layers,
             num_target_layers=len(decoder_layers(model)),
             block_size=block_size,
             max_position_embeddings=model.config.max_position_embeddings,
@@ -92,6 +85,10 @@ class DFlashModule(DrafterModule):
             self.net = DFlashNetwork(config)
         if self.net.lm_head is not None and vocabulary is None:
             self.net.lm_head.weight.data.copy_(model.get_output_embeddings().weight)
+
+    def default_layers(self) -> tuple[int, ...]:
+        count = len(decoder_layers(self.target))
+        return tuple(sorted({max(0, count * part // 4 - 1) for part in (1, 2, 3, 4)}))
 
     def keep(self, ids: torch.Tensor) -> None:
         assert self.net.kept_ids is not None
@@ -121,38 +118,10 @@ class DFlashModule(DrafterModule):
     def training_step(self, batch: TextBatch, batch_idx: int) -> torch.Tensor:
         known = self.known(batch)
         slots = slots_at(known, draw_anchors(known, self.anchors, self.draws(batch)), self.block)
-        logits = self.logits(known, slots).float()
-        labels, inside = drafted_ids(slots.labels, self.net.kept_ids)
-        loss = F.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none").view(labels.shape)
-        right = torch.where(inside, (-loss.detach()).exp(), 0.0)
-        path = self.weights == "path"
-        weights = path_weights(right, slots.valid, self.lam) if path else decayed_weights(slots.valid, self.gamma)
-        loss = loss * inside
-        if self.soft:
-            loss = (1 - self.soft) * loss + self.soft * self._divergence(known, slots, logits)
-        total = (weights * loss).sum() / weights.sum().clamp(min=1e-6)
-        self.log("train/loss", total.detach())
-        self.log("train/right", (right * slots.valid).sum() / slots.valid.sum())
-        return total
+        return self.slot_loss(self.logits(known, slots), slots, known, self.net.kept_ids)
 
     def drafts(self, known: Known, slots: Slots) -> torch.Tensor:
         return first_choice(self.net, self.logits(known, slots))[0]
 
     def export(self, folder: Path) -> None:
         save_dflash(folder, copy.deepcopy(self.net).to(torch.bfloat16))
-
-    def _divergence(self, known: Known, slots: Slots, logits: torch.Tensor) -> torch.Tensor:
-        """float[B, A, S]: cross-entropy of the drafter under the target's law, over the ids that are drafted."""
-        rows = torch.arange(len(known.ids), device=known.ids.device)[:, None, None]
-        with torch.no_grad():
-            law = self.target.get_output_embeddings()(known.last[rows, slots.places].float()).softmax(dim=-1)
-            law = law if self.net.kept_ids is None else law[..., self.net.kept_ids]
-        return -(law * logits.log_softmax(dim=-1)).sum(dim=-1)
-
-
-def drafted_ids(labels: torch.Tensor, kept: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Target ids as places among the kept ones, which ascend; and which of them are kept (others get any place)."""
-    if kept is None:
-        return labels, torch.ones_like(labels, dtype=torch.bool)
-    places = torch.searchsorted(kept, labels).clamp(max=len(kept) - 1)
-    return places, kept[places] == labels

@@ -14,17 +14,50 @@ The first is higher than val/tau - 1: a decode's rounds begin where the last one
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from real.models import Loaded, load_target
-from real.training.blocks import Slots, accepted, repeated, slots_at, walk
+from real.training.blocks import Slots, accepted, decayed_weights, path_weights, repeated, slots_at, walk
 from real.training.drafter_data import TextBatch, WrittenTexts
 from real.training.module import TrainModule
 from real.training.target_states import Known, TargetStates
 from specsim.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SlotLoss:
+    """How the slots of a draft weigh.
+
+    Args:
+        weights: `path`: by what is reached through a slot, see `real.training.blocks.path_weights`; `exp`:
+            exp(-(k - 1) / gamma).
+        lam: of path weights.
+        gamma: of exponential ones.
+        soft: share of the loss that is cross-entropy under the target's law instead of with its choice.
+
+    Raises:
+        ConfigError: a value that is not allowed.
+    """
+
+    weights: str = "path"
+    lam: float = 0.5
+    gamma: float = 4.0
+    soft: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key, good, allowed in (
+            ("weights", self.weights in ("path", "exp"), "path or exp"),
+            ("lam", 0 <= self.lam <= 1, "0 to 1"),
+            ("gamma", self.gamma > 0, "above 0"),
+            ("soft", 0 <= self.soft <= 1, "0 to 1"),
+        ):
+            if not good:
+                raise ConfigError(f"loss.{key} {getattr(self, key)!r}: allowed: {allowed}")
 
 
 class DrafterModule(TrainModule):
@@ -32,9 +65,10 @@ class DrafterModule(TrainModule):
 
     Args:
         target: as for `real.models.load_target`.
-        layers: 0-based layers of the target whose output is read.
-        block: tokens drafted at an anchor, for the metrics.
+        layers: 0-based layers of the target whose output is read; None: `default_layers`.
+        block: tokens drafted at an anchor.
         vocabulary: the most frequent ids of the target's texts that are drafted; None: all.
+        loss: how slots weigh in `slot_loss`.
         memory_gb: see TargetStates.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
@@ -42,9 +76,10 @@ class DrafterModule(TrainModule):
     def __init__(
         self,
         target: str,
-        layers: list[int],
+        layers: list[int] | None,
         block: int,
         vocabulary: int | None,
+        loss: SlotLoss,
         memory_gb: float,
         muon_lr: float,
         adam_lr: float,
@@ -53,8 +88,9 @@ class DrafterModule(TrainModule):
         super().__init__(muon_lr, adam_lr, warmup_steps)
         # In a tuple, so that it is neither trained nor in the checkpoints.
         self._frozen: tuple[Loaded, ...] = (load_target(target, device="cpu"),)
-        self._states = TargetStates(self.target, layers, memory_gb)
-        self.block, self.vocabulary = block, vocabulary
+        self.layers = self.default_layers() if layers is None else tuple(layers)
+        self._states = TargetStates(self.target, self.layers, memory_gb)
+        self.block, self.vocabulary, self.loss = block, vocabulary, loss
         self._rounds: list[tuple[int, int, bool]] = []
         self._slots = np.zeros((2, block))
 
@@ -65,6 +101,10 @@ class DrafterModule(TrainModule):
     @property
     def target(self) -> Any:
         return self.loaded.model
+
+    def default_layers(self) -> tuple[int, ...]:
+        """Layers of the target to read when none are named."""
+        raise NotImplementedError
 
     def drafts(self, known: Known, slots: Slots) -> torch.Tensor:
         """int64[B, A, block] target ids drafted at the anchors, as at greedy decoding."""
@@ -89,6 +129,39 @@ class DrafterModule(TrainModule):
     def draws(self, batch: TextBatch) -> np.random.Generator:
         """The numbers of a step."""
         return np.random.default_rng((self._data().seed, 1, batch.step))
+
+    def slot_loss(self, logits: torch.Tensor, slots: Slots, known: Known, kept: torch.Tensor | None) -> torch.Tensor:
+        """Weighted mean loss of drafts.
+
+        Args:
+            logits: float[B, A, S, R] of the ids that can be drafted.
+            slots: what they should have been.
+            known: the texts.
+            kept: int64[R], those ids, ascending; None: all.
+        """
+        logits = logits.float()
+        labels, inside = drafted_ids(slots.labels, kept)
+        loss = F.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none").view(labels.shape)
+        right = torch.where(inside, (-loss.detach()).exp(), 0.0)
+        if self.loss.weights == "path":
+            weights = path_weights(right, slots.valid, self.loss.lam)
+        else:
+            weights = decayed_weights(slots.valid, self.loss.gamma)
+        loss = loss * inside
+        if self.loss.soft:
+            loss = (1 - self.loss.soft) * loss + self.loss.soft * self._under_law(logits, slots, known, kept)
+        total = (weights * loss).sum() / weights.sum().clamp(min=1e-6)
+        self.log("train/loss", total.detach())
+        self.log("train/right", (right * slots.valid).sum() / slots.valid.sum().clamp(min=1))
+        return total
+
+    def _under_law(self, logits: torch.Tensor, slots: Slots, known: Known, kept: torch.Tensor | None) -> torch.Tensor:
+        """float[B, A, S]: cross-entropy under the target's law, over the ids that can be drafted."""
+        rows = torch.arange(len(known.ids), device=known.ids.device)[:, None, None]
+        with torch.no_grad():
+            law = self.target.get_output_embeddings()(known.last[rows, slots.places].float()).softmax(dim=-1)
+            law = law if kept is None else law[..., kept]
+        return -(law * logits.log_softmax(dim=-1)).sum(dim=-1)
 
     def on_validation_epoch_start(self) -> None:
         self._rounds, self._slots = [], np.zeros((2, self.block))
@@ -141,6 +214,14 @@ class DrafterModule(TrainModule):
         if not isinstance(data, WrittenTexts):
             raise ConfigError("a drafter is trained on real.training.drafter_data.WrittenTexts")
         return data
+
+
+def drafted_ids(labels: torch.Tensor, kept: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Target ids as places among the kept ones, which ascend; and which of them are kept (others get any place)."""
+    if kept is None:
+        return labels, torch.ones_like(labels, dtype=torch.bool)
+    places = torch.searchsorted(kept, labels).clamp(max=len(kept) - 1)
+    return places, kept[places] == labels
 
 
 def _mean(values: list[int]) -> float:
