@@ -22,6 +22,7 @@ import numpy as np
 
 from real.loop import Decoded, Round
 from specsim.errors import ConfigError
+from specsim.passes import PassRecord
 from specsim.paths import replace_file
 from specsim.provenance import provenance
 from specsim.roundlog import RoundLogWriter
@@ -274,10 +275,25 @@ def _to_json(request: Request) -> dict[str, Any]:
                 "prefill_s": run.decoded.prefill_s,
                 "rounds": {name: [getattr(row, name) for row in run.decoded.rounds] for name in _COLUMNS},
                 "q": [row.q.tolist() for row in run.decoded.rounds],
+                "records": [_record_to_json(row.record) for row in run.decoded.rounds],
             }
             for run in request.runs
         ],
     }
+
+
+def _record_to_json(record: PassRecord | None) -> dict[str, list[float]] | None:
+    return None if record is None else {key: values.tolist() for key, values in vars(record).items()}
+
+
+def _record_from_json(document: dict[str, list[float]] | None) -> PassRecord | None:
+    if document is None:
+        return None
+    return PassRecord(
+        conf=np.array(document["conf"], np.float32),
+        count=np.array(document["count"], np.int16),
+        filled=np.array(document["filled"], np.int16),
+    )
 
 
 def _from_json(document: dict[str, Any]) -> Request:
@@ -291,8 +307,10 @@ def _from_json(document: dict[str, Any]) -> Request:
 
 def _run_from_json(run: dict[str, Any]) -> Run:
     rows = [
-        Round(q=np.array(q, np.float32), **dict(zip(_COLUMNS, values, strict=True)))
-        for q, *values in zip(run["q"], *(run["rounds"][name] for name in _COLUMNS), strict=True)
+        Round(q=np.array(q, np.float32), record=_record_from_json(record), **dict(zip(_COLUMNS, values, strict=True)))
+        for q, record, *values in zip(
+            run["q"], run["records"], *(run["rounds"][name] for name in _COLUMNS), strict=True
+        )
     ]
     decoded = Decoded(
         prompt_len=run["prompt_len"],

@@ -37,6 +37,7 @@ from specsim.controllers import Controller
 from specsim.errors import ConfigError, SpecsimError
 from specsim.kernel import passes_for, served
 from specsim.online import OnlineController
+from specsim.passes import PassRecord
 
 MAX_SEED = 2**63 - 1
 Criterion = Callable[[list[int]], bool]
@@ -86,6 +87,7 @@ class Round:
         scored_len: draft tokens in the target's pass; another number than submitted_len where the controller counts
             something else, such as the depth of a tree.
         forward_passes: passes the drafter's network made; draft_passes counts whole blocks, as the simulator does.
+        record: what those passes recorded, where the drafter reports it.
         q: float32[drafted_len] confidences the controller saw.
         draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work and the controller's.
     """
@@ -98,6 +100,7 @@ class Round:
     q: npt.NDArray[np.float32]
     scored_len: int = 0
     forward_passes: int = 0
+    record: PassRecord | None = None
     round: int = 0
     pos: int = 0
     ctx_len: int = 0
@@ -149,10 +152,10 @@ def check_pair(controller: Controller, drafter: Drafter) -> None:
             f"controller {controller.name!r} is told what will be accepted; it exists in replay only "
             "(python -m specsim.replay)"
         )
-    if controller.plan is not None:
+    if controller.plan is not None and (controller.judge is None or not drafter.reports_passes):
         raise ConfigError(
-            f"controller {controller.name!r} plans from confidences of all drafter passes, which {drafter.name} does "
-            "not report"
+            f"controller {controller.name!r} decides on the confidences of all drafter passes, which {drafter.name} "
+            "does not report; diffusion drafters that fill masks do, such as fastdllm"
         )
     if drafter.samples and controller.needs_q:
         raise ConfigError(
@@ -250,10 +253,11 @@ def _draft(
     available = drafter.max_draft_len if drafter.branches and room > 0 else min(room, drafter.max_draft_len)
     q = np.zeros(0, np.float32)
     submit = passes = 0
-    while want > len(q) and len(q) < available:
-        count, before = served(want, available, drafter.block_len), len(q)
+    while (want > len(q) or controller.undecided) and len(q) < available:
+        count, before = served(max(want, len(q)), available, drafter.block_len), len(q)
         clock.enter()
-        draft = drafter.propose(count, arm)
+        # A rule that judges passes may wait for one more although it has the tokens it wants so far.
+        draft = drafter.propose(count, arm) if want > len(q) else drafter.refine(count, arm)
         q = draft.q.float().cpu().numpy()
         clock.leave(DRAFT)
         sound = np.isfinite(q)
@@ -267,9 +271,9 @@ def _draft(
         if len(q) < count:
             available = len(q)
         if len(q):
-            submit, want = controller.revise(q, len(q) < available)
+            submit, want = controller.revise(q, len(q) < available, draft.record)
     row = Round(arm=arm, drafted_len=len(q), submitted_len=submit, draft_passes=passes, available_len=available, q=q)
-    row.forward_passes = passes if draft.passes is None else draft.passes
+    row.forward_passes, row.record = passes if draft.passes is None else draft.passes, draft.record
     return draft, row
 
 

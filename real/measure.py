@@ -23,6 +23,7 @@ from real.verify import Draft, Processor, Proposal
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
 from specsim.online import OnlineController
+from specsim.passes import PassRecord
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 PLAIN_ROUNDS = 3
@@ -125,8 +126,8 @@ class _Turns(OnlineController):
         self._now = self._statics[self.left.pop()]
         return self._now.begin(pos, ctx_len, hint)
 
-    def revise(self, q: Any, more: bool) -> tuple[int, int]:
-        return self._now.revise(q, more)
+    def revise(self, q: Any, more: bool, passes: PassRecord | None = None) -> tuple[int, int]:
+        return self._now.revise(q, more, passes)
 
     def update(self, accepted: int, round_s: float) -> None:
         self._now.update(accepted, round_s)

@@ -19,6 +19,7 @@ from real.loop import Round
 from specsim.chunk import offsets_of
 from specsim.controllers import Controller
 from specsim.kernel import run_chunk
+from specsim.passes import PassRecord
 from specsim.rows import Costs, Rows
 
 COLUMNS = ("arm", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes")
@@ -76,7 +77,7 @@ def shadow(
     run = run_chunk(
         controller,
         controller.fresh_state() if state is None else state,
-        _rows(requests, numbers, logged),
+        _rows(requests, numbers, logged)._replace(hint=np.array([_hint(controller, row) for row in logged], np.int32)),
         np.zeros(len(logged), np.int32),
         # Costs do not matter: every round brings its measured seconds.
         Costs(verify_s=np.zeros(max_draft_len + 2), ctx_s=0.0, pass_s=0.0, token_s=0.0, overhead_s=0.0),
@@ -131,6 +132,11 @@ def shadow_run(
         if found is not None:
             return found
     return None
+
+
+def _hint(controller: Controller, row: Round) -> int:
+    """What the simulator is told beforehand: the length by the passes of the round, for rules that judge those."""
+    return -1 if controller.judge is None else controller.judge(row.record or PassRecord.nothing())[0]
 
 
 def _rows(requests: Sequence[tuple[int, Sequence[Round]]], numbers: Sequence[int], logged: Sequence[Round]) -> Rows:

@@ -21,6 +21,7 @@ import torch
 from transformers.generation import logits_process
 
 from real.draws import Draws
+from specsim.passes import PassRecord
 
 # Processors that treat every row alike, whatever tokens precede it; all others are asked row by row.
 _ROWWISE = tuple(
@@ -55,6 +56,7 @@ class Draft(NamedTuple):
         parents: int64[d] on the host, each node's parent among the tokens, always an earlier one; -1: the last
             committed token. Siblings differ. None: a chain.
         passes: network passes made for this round's draft; None: one for every `block_len` tokens.
+        record: what each of those passes recorded, for rules that read it; None: the drafter does not report it.
     """
 
     tokens: torch.Tensor
@@ -62,6 +64,7 @@ class Draft(NamedTuple):
     law: torch.Tensor | None = None
     parents: torch.Tensor | None = None
     passes: int | None = None
+    record: PassRecord | None = None
 
     @staticmethod
     def nothing(device: torch.device | str) -> Draft:
@@ -96,6 +99,11 @@ class Proposal(Protocol):
 
     @property
     def passes(self) -> int | None:
+        """As in `Draft`."""
+        ...
+
+    @property
+    def record(self) -> PassRecord | None:
         """As in `Draft`."""
         ...
 

@@ -15,6 +15,7 @@ from specsim.controllers import Controller
 from specsim.errors import ConfigError
 from specsim.jit import uncompiled
 from specsim.kernel import CONTROLLER_STREAM
+from specsim.passes import PassRecord
 from specsim.rng import uniform_stream
 
 
@@ -28,6 +29,9 @@ class OnlineController:
             submit, want = online.revise(q, more)
         online.update(accepted, round_s)
 
+    Rules that read the passes themselves (`Controller.judge`) are given their record too, and may be `undecided` with
+    as many tokens as they want so far: then one more pass is due.
+
     Args:
         controller: the controller.
         seed: key of its randomness.
@@ -39,7 +43,8 @@ class OnlineController:
         self._bind()
         self._state = controller.fresh_state()
         self._request = 0
-        self._round = (-1, 0, 0)  # arm, drafted, submitted
+        self._round, self._place = (-1, 0, 0), (0, 0, 0.0)  # arm, drafted, submitted; pos, ctx_len, u
+        self._judging = self.undecided = False
 
     def _bind(self) -> None:
         functions = (self.controller.begin, self.controller.revise, self.controller.update)
@@ -64,7 +69,8 @@ class OnlineController:
         Args:
             pos: output tokens committed so far.
             ctx_len: prompt length + pos.
-            hint: for privileged controllers and those with a plan, see `Controller`.
+            hint: for privileged controllers, see `Controller`; for those with a plan, the length of the round where it
+                is known beforehand, else `revise` has to be given the passes.
 
         Returns:
             (arm, tokens to draft first; 0 is a plain round).
@@ -79,26 +85,40 @@ class OnlineController:
             if self.controller.random
             else 0.0
         )
+        judge = self.controller.judge if hint < 0 else None
+        self._judging, self.undecided = judge is not None, False
+        if judge is not None:
+            hint, self.undecided = judge(PassRecord.nothing())
         arm, want = self._begin(self.controller.params, self._state, 0, pos, ctx_len, u, hint)
         if want < 0:
             raise self._refusal("begin", f"want={want}", ">= 0")
-        self._round = (int(arm), 0, 0)
+        self._round, self._place = (int(arm), 0, 0), (pos, ctx_len, u)
         return int(arm), int(want)
 
-    def revise(self, q: NDArray[np.floating], more: bool) -> tuple[int, int]:
+    def revise(self, q: NDArray[np.floating], more: bool, passes: PassRecord | None = None) -> tuple[int, int]:
         """Decide after drafting.
 
         Args:
             q: confidences of all tokens drafted in this round, float[drafted].
             more: whether the drafter could still go on in this round.
+            passes: what the round's passes recorded; needed by controllers with a `judge` whose round began without a
+                hint.
 
         Returns:
             (tokens to submit, tokens wanted in all); more than drafted asks for more.
 
         Raises:
-            ConfigError: submit is not in 0..drafted.
+            ConfigError: submit is not in 0..drafted, or no passes where they are needed.
         """
         drafted = len(q)
+        if self.controller.judge is not None and self._judging:
+            if passes is None:
+                raise ConfigError(
+                    f"controller {self.controller.name!r} judges the drafter's passes, of which it was told nothing"
+                )
+            # The plan as far as it is known takes the place of the one before.
+            hint, self.undecided = self.controller.judge(passes)
+            self._begin(self.controller.params, self._state, 0, *self._place, hint)
         submit, want = self._revise(self.controller.params, self._state, 0, q, drafted, more)
         if not 0 <= submit <= drafted or want < 0:
             raise self._refusal("revise", f"submit={submit}, want={want}", f"0 <= submit <= {drafted}, want >= 0")

@@ -19,14 +19,43 @@ MASK = VOCABULARY  # the target's ids, then the mask
 BLOCK, SMALL = 8, 4
 
 
-def block_model(kind: str = "qwen2", seed: int = 3) -> Any:
-    """Random weights with an embedding for the mask."""
-    return tiny_family(kind, seed=seed, vocabulary=VOCABULARY + 1)
+def block_model(kind: str = "qwen2", seed: int = 3, vocabulary: int = VOCABULARY) -> Any:
+    """Random weights for some ids and the mask."""
+    return tiny_family(kind, seed=seed, vocabulary=vocabulary + 1)
+
+
+def quiet_target() -> Any:
+    """A target that looks back little, so that a drafter that looks ahead too agrees with it now and then."""
+    model = tiny_family("qwen2")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight *= 0.3
+    return model
+
+
+def twin_model(target: Any, noise: float = 0.05) -> Any:
+    """A drafter that has learned something: the target's weights, disturbed, and a mask that says nothing."""
+    twin, own = block_model(), target.state_dict()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weights in twin.state_dict().items():
+            weights[: len(own[name])] = own[name]
+            if weights.ndim > 1:
+                weights += noise * weights.std() * torch.randn(weights.shape, generator=generator)
+        twin.model.embed_tokens.weight[MASK] = 0.0
+    return twin
 
 
 def block_drafter(model: Any = None, **options: Any) -> FastDLLMDrafter:
-    options = {"bd_size": BLOCK, "small": SMALL, "block": 3, "max_draft_len": 20, "width": VOCABULARY} | options
-    return FastDLLMDrafter(block_model() if model is None else model, name="tiny", mask_id=MASK, **options)
+    own: dict[str, Any] = {
+        "mask_id": MASK,
+        "bd_size": BLOCK,
+        "small": SMALL,
+        "block": 3,
+        "max_draft_len": 20,
+        "width": VOCABULARY,
+    }
+    return FastDLLMDrafter(block_model() if model is None else model, name="tiny", **(own | options))
 
 
 class Denoised(NamedTuple):

@@ -42,6 +42,8 @@ def reference(passes: list[tuple[list[float], int]], chunk: int, tau: float, mos
     for conf, filled in passes:
         unmasked |= set(range(filled))
         conf_list += conf
+        if not conf:  # a full block was written to the cache, which is no denoising pass
+            continue
         if all(position in unmasked for position in range(end)):
             if any(value < tau for value in conf_list) or len(conf_list) >= most:
                 break

@@ -30,6 +30,7 @@ class Drafter(Protocol):
         max_scored_len: most draft tokens the target is given in a round, where that can be more than `max_draft_len`, as
             with a tree of which the controller chooses the depth.
         tap: hidden states of the target that it reads; the loop has them filled. None: it reads none.
+        reports_passes: whether its drafts carry a record of their passes (`Draft.record`).
     """
 
     name: str
@@ -40,6 +41,7 @@ class Drafter(Protocol):
     branches: bool = False
     max_scored_len: int = 0
     tap: Tap | None = None
+    reports_passes: bool = False
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         """Begin a request.
@@ -60,6 +62,10 @@ class Drafter(Protocol):
             arm: draft configuration the controller chose; -1 when there is none to choose.
         """
         ...
+
+    def refine(self, count: int, arm: int) -> Proposal:
+        """Like `propose`, after one network pass more; only drafters that report their passes are asked."""
+        return self.propose(count, arm)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """The round is over: `tokens` (accepted draft tokens and the target's own) now belong to the text."""

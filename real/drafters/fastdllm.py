@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from real.branches import greedy_choice
@@ -36,6 +37,7 @@ from real.draws import Draws
 from real.models import Loaded
 from real.verify import Draft, Processor
 from specsim.errors import ConfigError
+from specsim.passes import PassRecord
 
 MASKED = -1  # in place of a token that is not fixed yet
 NUMBERS = (
@@ -55,6 +57,9 @@ class Fixed(NamedTuple):
 
 class FastDLLMDrafter(Drafter):
     """Fills masks with a block-diffusion model.
+
+    Every pass records the probability of the best token of each mask in the small block it works on, those beyond the
+    draft asked for included, as FailFast's released rule reads them; a pass that writes a full block records none.
 
     Drafts are chosen, never drawn (`samples` is False), which is lossless at any temperature. Drawn ones could not be
     verified: tokens are fixed in an order that depends on their values, and one fixed early bears on those before it,
@@ -77,6 +82,8 @@ class FastDLLMDrafter(Drafter):
     Raises:
         ConfigError: a number out of range, or a small block that does not divide the block.
     """
+
+    reports_passes = True
 
     def __init__(
         self,
@@ -125,8 +132,13 @@ class FastDLLMDrafter(Drafter):
         return Draft(
             torch.tensor([fixed.token for fixed in found], dtype=torch.int64, device=self._device),
             torch.tensor([fixed.q for fixed in found], dtype=torch.float32, device=self._device),
-            passes=self._passes,
+            passes=len(self._made),
+            record=self._record(),
         )
+
+    def refine(self, count: int, arm: int) -> Draft:
+        self._one_pass()
+        return self.propose(count, arm)
 
     def commit(self, tokens: Sequence[int]) -> None:
         before, drafted = len(self._text), [fixed.token for fixed in self._line]
@@ -141,7 +153,8 @@ class FastDLLMDrafter(Drafter):
     def _begin_round(self) -> None:
         self._cache.crop_to(self._held)
         self._first = {end: fixed for end, fixed in self._first.items() if end <= self._held}
-        self._line, self._passes, self._copied = [], 0, False
+        self._line, self._copied = [], False
+        self._made: list[tuple[list[float], int]] = []  # confidences and filled positions of the round's passes
         if len(self._text) % self.bd_size or self._held == len(self._text):
             self._open()
 
@@ -155,12 +168,20 @@ class FastDLLMDrafter(Drafter):
         return next((place for place, fixed in enumerate(self._line) if fixed.token == MASKED), len(self._line))
 
     def _one_pass(self) -> None:
+        confidences: list[float] = []
         if self._filled() < len(self._line):
-            self._denoise()
+            confidences = self._denoise()
         else:
             self._write(len(self._text) + len(self._line))
             self._open()
-        self._passes += 1
+        self._made.append((confidences, min(self._filled(), self._room())))
+
+    def _record(self) -> PassRecord:
+        return PassRecord(
+            np.array([value for confidences, _ in self._made for value in confidences], np.float32),
+            np.array([len(confidences) for confidences, _ in self._made], np.int16),
+            np.array([filled for _, filled in self._made], np.int16),
+        )
 
     def _open(self) -> None:
         """Add masks up to the end of the next position's block; a block's first token follows from the one before."""
@@ -177,8 +198,12 @@ class FastDLLMDrafter(Drafter):
         self._held, self._copied = end, False
         self._first[end] = self._choices(logits)[0]
 
-    def _denoise(self) -> None:
-        """One pass over the block in work: fix what is sure in its leftmost small block with masks."""
+    def _denoise(self) -> list[float]:
+        """One pass over the block in work: fix what is sure in its leftmost small block with masks.
+
+        Returns:
+            The probability of the best token of every mask there, before any was fixed.
+        """
         length, filled = len(self._text), self._filled()
         begin = (length + filled) // self.bd_size * self.bd_size
         low = (length + filled) // self.small * self.small
@@ -196,6 +221,7 @@ class FastDLLMDrafter(Drafter):
         for place, (position, fixed) in enumerate(zip(masked, found, strict=True)):
             if place == best or fixed.q > self.threshold:
                 self._line[position - length] = fixed
+        return [fixed.q for fixed in found]
 
     def _run(self, tokens: torch.Tensor, keep: int) -> torch.Tensor:
         """Logits of the last `keep` of some tokens after the cached ones; each sees its own block and those before."""

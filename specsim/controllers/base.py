@@ -36,6 +36,7 @@ from specsim.chunk import TraceChunk
 from specsim.errors import ConfigError
 from specsim.jit import is_compiled
 from specsim.latency import LatencyModel
+from specsim.passes import PassRecord
 from specsim.schema import MAX_DRAFT_LEN
 
 
@@ -66,6 +67,8 @@ class Controller:
             arm over the whole trace).
         plan: int32[R], a length for each row of a chunk, worked out from columns the loop does not carry and delivered
             as `hint`; raises ConfigError for a chunk that lacks them. Deployable, unlike what a privilege tells.
+        judge: the same rule in a live round, which knows the passes made so far: (length, whether it waits for another
+            pass). Asked after every request; the last length is the one `plan` gives for the row those passes make.
         full_information: `update` is called for every arm of the round in turn, not only for the one played.
         pays_overhead: False only for plain decoding, which is charged verify(1) alone.
     """
@@ -85,6 +88,7 @@ class Controller:
     needs_q: bool = False
     privilege: str = "none"
     plan: Callable[[TraceChunk], NDArray[np.int32]] | None = None
+    judge: Callable[[PassRecord], tuple[int, bool]] | None = None
     full_information: bool = False
     pays_overhead: bool = True
 

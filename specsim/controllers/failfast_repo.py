@@ -1,7 +1,8 @@
 """FailFast as its repository runs it for diffusion drafters: lengths from what each denoising pass recorded.
 
 The rule reads columns of the trace that the round loop does not carry (`schema.PASS_COLUMNS`), so each row's length is
-worked out before the loop (`Controller.plan`) and reaches it as the hint.
+worked out before the loop (`Controller.plan`) and reaches it as the hint. In a live round the same function judges the
+passes made so far (`Controller.judge`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from specsim.controllers.oracles import HintParams, begin_hint, revise_hint
 from specsim.controllers.schedules import no_update
 from specsim.errors import ConfigError
 from specsim.jit import jit
+from specsim.passes import PassRecord
 
 REFINE, EXTEND, STOP_LOW, STOP_ENOUGH = range(4)
 
@@ -30,7 +32,7 @@ class FailFastRepoParams(NamedTuple):
 
 @jit
 def draft_window(conf, count, filled, params):
-    """Run the rule over the passes of one row.
+    """Run the rule over the passes of one row. A pass that recorded nothing decides nothing.
 
     Args:
         conf: float32[C], confidences of all passes, pass after pass.
@@ -49,6 +51,8 @@ def draft_window(conf, count, filled, params):
             if float(conf[i]) < params.tau:
                 low = True
         recorded = last
+        if count[k] == 0:  # the published loop decides after denoising passes only, not when it writes a full block
+            continue
         if filled[k] < length:
             decision = REFINE
         elif low:
@@ -88,6 +92,12 @@ def plan_lengths(chunk: TraceChunk, params: FailFastRepoParams) -> NDArray[np.in
     return draft_windows(offsets, chunk.conf_offsets, chunk.pass_conf, chunk.pass_count, chunk.pass_filled, params)
 
 
+def judge_passes(record: PassRecord, params: FailFastRepoParams) -> tuple[int, bool]:
+    """The window after the passes of a round so far, and whether the rule waits for another one."""
+    length, decision = draft_window(record.conf, record.count, record.filled, params)
+    return int(length), decision in (REFINE, EXTEND)
+
+
 def _build(values: dict[str, Any], setting: Setting) -> Controller:
     params = FailFastRepoParams(values["chunk"], values["tau"], values["max"])
     return Controller(
@@ -99,6 +109,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
         update=no_update,
         scratch=1,
         plan=partial(plan_lengths, params=params),
+        judge=partial(judge_passes, params=params),
     )
 
 
