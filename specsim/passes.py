@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ class PassRecord:
     conf: NDArray[np.float32]
     count: NDArray[np.int16]
     filled: NDArray[np.int16]
+
+    def within(self, length: int) -> PassRecord:
+        """The same of a draft that is cut after `length` tokens."""
+        return replace(self, filled=np.minimum(self.filled, length).astype(np.int16))
 
     @staticmethod
     def nothing() -> PassRecord:

@@ -120,25 +120,34 @@ class FastDLLMDrafter(Drafter):
         self._held = 0  # tokens of complete blocks in the cache
         self._first: dict[int, Fixed] = {}  # what the block that ends here says of the next token
         self._line: list[Fixed] = []
-        if self._room() > 0 and not self._merge and len(prompt) >= self.bd_size:
+        if self.room > 0 and not self._merge and len(prompt) >= self.bd_size:
             self._write(len(prompt) // self.bd_size * self.bd_size)
         self._begin_round()
 
     def propose(self, count: int, arm: int) -> Draft:
-        count = min(count, self._room())
-        while self._filled() < count:
+        count = min(count, self.room)
+        while self.filled < count:
             self._one_pass()
         found = self._line[:count]
         return Draft(
             torch.tensor([fixed.token for fixed in found], dtype=torch.int64, device=self._device),
             torch.tensor([fixed.q for fixed in found], dtype=torch.float32, device=self._device),
             passes=len(self._made),
-            record=self._record(),
+            record=self.record(),
         )
 
     def refine(self, count: int, arm: int) -> Draft:
         self._one_pass()
         return self.propose(count, arm)
+
+    def entropies(self, count: int) -> list[float]:
+        """Of the first `count` draft tokens, in nats, each in the pass that fixed it."""
+        return [fixed.entropy for fixed in self._line[:count]]
+
+    def rewind(self) -> None:
+        """Take back the round's whole draft and what it wrote to the cache, as if its first token had been rejected."""
+        self._held = min(self._held, len(self._text) // self.bd_size * self.bd_size)
+        self._begin_round()
 
     def commit(self, tokens: Sequence[int]) -> None:
         before, drafted = len(self._text), [fixed.token for fixed in self._line]
@@ -158,25 +167,28 @@ class FastDLLMDrafter(Drafter):
         if len(self._text) % self.bd_size or self._held == len(self._text):
             self._open()
 
-    def _room(self) -> int:
+    @property
+    def room(self) -> int:
         """Draft tokens that fit the drafter's own context window after the text."""
         left = self.max_draft_len if self.window is None else self.window - len(self._text)
         return max(0, min(self.max_draft_len, left))
 
-    def _filled(self) -> int:
+    @property
+    def filled(self) -> int:
         """Leading draft positions that are fixed."""
         return next((place for place, fixed in enumerate(self._line) if fixed.token == MASKED), len(self._line))
 
     def _one_pass(self) -> None:
         confidences: list[float] = []
-        if self._filled() < len(self._line):
+        if self.filled < len(self._line):
             confidences = self._denoise()
         else:
             self._write(len(self._text) + len(self._line))
             self._open()
-        self._made.append((confidences, min(self._filled(), self._room())))
+        self._made.append((confidences, min(self.filled, self.room)))
 
-    def _record(self) -> PassRecord:
+    def record(self) -> PassRecord:
+        """What the round's passes recorded."""
         return PassRecord(
             np.array([value for confidences, _ in self._made for value in confidences], np.float32),
             np.array([len(confidences) for confidences, _ in self._made], np.int16),
@@ -204,7 +216,7 @@ class FastDLLMDrafter(Drafter):
         Returns:
             The probability of the best token of every mask there, before any was fixed.
         """
-        length, filled = len(self._text), self._filled()
+        length, filled = len(self._text), self.filled
         begin = (length + filled) // self.bd_size * self.bd_size
         low = (length + filled) // self.small * self.small
         masked = [p for p in range(length + filled, low + self.small) if self._line[p - length].token == MASKED]
