@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from specsim.chunk import TraceChunk, offsets_of
+from specsim.controllers import Setting, build
 from specsim.controllers.failfast_repo import (
     EXTEND,
     REFINE,
@@ -21,6 +22,8 @@ from specsim.controllers.failfast_repo import (
     draft_window,
 )
 from specsim.engine import replay
+from specsim.online import OnlineController
+from specsim.passes import PassRecord
 from specsim.schema import TraceMeta
 from tests.vectors_tools import Case, Checks, NotCovered, affine
 
@@ -63,7 +66,28 @@ def diffusion_rule(case: Case) -> Checks:
     meta = TraceMeta(max_draft_len=m, coverage="every-round")
     spelling = f"failfast-repo:chunk={chunk},tau={tau},max={most}"
     rounds = replay(meta, [chunk_of(done, m)], affine(), [spelling], keep_rounds=True).rounds[0]
-    yield "final_draft_length", rounds["submitted_len"].tolist(), [case["expected"]["final_draft_length"]]
+    final = case["expected"]["final_draft_length"]
+    yield "final_draft_length", rounds["submitted_len"].tolist(), [final]
+    yield "live", live_round(done, spelling, m), (final, len(done))
+
+
+def live_round(passes: list[tuple[list[float], int]], spelling: str, m: int) -> tuple[int, int]:
+    """(tokens submitted, passes made) by a round of the decode loop whose drafter makes these passes."""
+    online = OnlineController(build(spelling, Setting(block_len=1, max_draft_len=m, latency=affine())))
+    made = drafted = submit = 0
+    _, want = online.begin(0, 1)
+    while (want > drafted or online.undecided) and made < len(passes):
+        made += 1
+        while passes[made - 1][1] < want and made < len(passes):
+            made += 1
+        drafted = min(want, passes[made - 1][1])
+        chunk = chunk_of(passes[:made], m)
+        assert chunk.pass_conf is not None
+        assert chunk.pass_count is not None
+        assert chunk.pass_filled is not None
+        record = PassRecord(chunk.pass_conf, chunk.pass_count, chunk.pass_filled)
+        submit, want = online.revise(np.ones(drafted, np.float32), True, record)
+    return submit, made
 
 
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {("failfast", "diffusion_length_rule"): diffusion_rule}
