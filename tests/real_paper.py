@@ -72,7 +72,7 @@ def cell_of(
     pair = Pair(target="t", datasets=(dataset,), methods=(method,))
     data = {dataset: Dataset(data="humaneval", requests=len(prompts))}
     config = PaperConfig(experiment="table1", datasets=data, pairs=(pair,))
-    cell = Cell(target="t", dataset=dataset, temperature=0, method=method, config=config)
+    cell = Cell(pair=pair, dataset=dataset, temperature=0, method=method, config=config)
     requests = [
         Request(
             number=number,

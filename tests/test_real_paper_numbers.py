@@ -80,7 +80,7 @@ def test_the_table_shows_the_fastest_length_and_which_it_is(cell: Measured) -> N
 
 
 def test_lambda_is_judged_against_both_and_explained_where_it_is_slower(cell: Measured) -> None:
-    libra, static = lambda_verdicts(cell)
+    libra, static = lambda_verdicts([cell])
     assert (libra["against"], libra["controller"]) == ("LibraSpec", "libraspec")
     assert libra["ratio"] == pytest.approx(0.8)
     # Per prompt lambda takes 0.25 s where LibraSpec takes 0.16 and 0.24: no resample makes it faster.

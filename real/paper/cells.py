@@ -159,7 +159,7 @@ def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, con
 
 def _prompts(cell: Cell, loaded: Loaded, place: Path) -> tuple[list[Prompt], str]:
     """The cell's prompts, and the dataset they are all of."""
-    dataset, seed = cell.config.datasets[cell.dataset], cell.config.seed
+    dataset, seed = cell.prompts(), cell.config.seed
     if dataset.context is None:
         return choose(load_prompts(dataset.data), dataset.requests, seed), dataset.data
     file = long_prompts(dataset.data, dataset.requests, dataset.context, loaded, place, seed=seed)

@@ -22,7 +22,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ EXPERIMENTS = (
     *("figure1", "figure2", "figure3", "figure4", "figure5"),
 )
 STATIC, LIBRASPEC, LAMBDA = "static", "LibraSpec", "lambda"
+FIXED = "fixed block"  # a block drafter as published: one pass, all of it verified
 TEMPERATURES = (0, 1)
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -49,7 +50,8 @@ class Dataset:
     Args:
         data: as for `real.data.load_prompts`.
         requests: how many, drawn by seed.
-        context: lengthen every prompt by others' texts before it to about so many tokens; None: as they are.
+        context: lengthen every prompt by others' texts before it to about so many tokens, without a thinking switch;
+            None: as they are.
     """
 
     data: str
@@ -66,7 +68,7 @@ class Method:
         drafter: as for `real.drafters.choose.parse_drafter`.
         max_draft_len: most tokens drafted in a round.
         static: lengths of the swept baseline.
-        controllers: label of a row to spelling.
+        controllers: label of a row to spelling; one of the swept lengths may have a label of its own as well.
     """
 
     name: str
@@ -75,19 +77,30 @@ class Method:
     static: tuple[int, ...] = ()
     controllers: Mapping[str, str]
 
-    def spellings(self) -> dict[str, str]:
-        """Spelling to label, the swept lengths included."""
-        swept = {f"static:length={length}": STATIC for length in self.static}
-        return {**swept, **{spelling: label for label, spelling in self.controllers.items()}}
+    def labels(self) -> list[tuple[str, str]]:
+        """(label, spelling) of every row, the swept lengths first."""
+        return [*((STATIC, f"static:length={length}") for length in self.static), *self.controllers.items()]
+
+    def spellings(self) -> list[str]:
+        """What is decoded, each once."""
+        return list(dict.fromkeys(spelling for _, spelling in self.labels()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A target with its methods, on some of the datasets."""
+    """A target with its methods.
+
+    Args:
+        target: as for `real.models.load_target`.
+        datasets: names of the datasets it is measured on.
+        methods: in the order of the table.
+        thinking: switch of its chat template (`real.data`); None: the template decides.
+    """
 
     target: str
     datasets: tuple[str, ...]
     methods: tuple[Method, ...]
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +121,7 @@ class PaperConfig:
     def cells(self) -> list[Cell]:
         """Every cell, in the order they are measured."""
         return [
-            Cell(target=pair.target, dataset=name, temperature=temperature, method=method, config=self)
+            Cell(pair=pair, dataset=name, temperature=temperature, method=method, config=self)
             for pair in self.pairs
             for name in pair.datasets
             for temperature in self.temperatures
@@ -120,22 +133,34 @@ class PaperConfig:
 class Cell:
     """What is measured and kept as one: a method of a pair on a dataset at a temperature."""
 
-    target: str
+    pair: Pair
     dataset: str
     temperature: int
     method: Method
     config: PaperConfig
+
+    @property
+    def target(self) -> str:
+        """The pair's."""
+        return self.pair.target
+
+    def prompts(self) -> Dataset:
+        """The dataset, with the pair's thinking mode."""
+        found, thinking = self.config.datasets[self.dataset], self.pair.thinking
+        return (
+            found if thinking is None else replace(found, data=f"{found.data}:thinking={'on' if thinking else 'off'}")
+        )
 
     def settings(self) -> dict[str, Any]:
         """JSON values that decide what is measured."""
         config = self.config
         return {
             "target": self.target,
-            "dataset": asdict(config.datasets[self.dataset]),
+            "dataset": asdict(self.prompts()),
             "temperature": self.temperature,
             "drafter": self.method.drafter,
             "max_draft_len": self.method.max_draft_len,
-            "spellings": list(self.method.spellings()),
+            "spellings": self.method.spellings(),
             **{
                 key: getattr(config, key) for key in ("max_new_tokens", "dtype", "device", "threads", "seed", "repeats")
             },
@@ -200,7 +225,10 @@ def _pair(value: Any, datasets: Mapping[str, Dataset]) -> Pair:
             raise ConfigError(f"pairs, {given['target']}: dataset {name!r}; allowed: {', '.join(datasets)}")
     where = f"pairs, {given['target']}, methods"
     methods = tuple(_method(one, where) for one in _entries(given, "methods", list))
-    return Pair(target=str(given["target"]), datasets=names, methods=methods)
+    thinking = given.get("thinking")
+    if thinking not in (None, True, False):
+        raise ConfigError(f"pairs, {given['target']}: thinking is {thinking!r}; allowed: on, off, or left out")
+    return Pair(target=str(given["target"]), datasets=names, methods=methods, thinking=thinking)
 
 
 def _method(value: Any, where: str) -> Method:
@@ -214,7 +242,7 @@ def _method(value: Any, where: str) -> Method:
     method = Method(**{**given, "static": _lengths(given.get("static", ()), where), "controllers": controllers})
     if max(method.static, default=0) > method.max_draft_len:
         raise ConfigError(f"{where}: static length {max(method.static)}: allowed: up to max_draft_len")
-    if STATIC in controllers or len(method.spellings()) < len(method.static) + len(controllers):
+    if STATIC in controllers or len(set(controllers.values())) < len(controllers):
         raise ConfigError(f"{where}: a controller is named twice, or labelled {STATIC!r}, which the swept lengths are")
     if not method.spellings():
         raise ConfigError(f"{where}: name lengths (static) or controllers")

@@ -88,7 +88,7 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
         "provenance": provenance(packages=()),
         "machines": sorted({_machine(cell) for cell in cells}),
         "rows": rows,
-        "lambda": [verdict for cell in cells for verdict in lambda_verdicts(cell)],
+        "lambda": lambda_verdicts(cells),
         "prediction": prediction_summary(rows),
         "not_predicted": [_unpredicted(cell) for cell in cells if cell.document["not_predicted"] is not None],
         "differences": [{"cell": cell.folder.name, **one} for cell in cells for one in cell.document["differences"]],

@@ -18,7 +18,7 @@ from real.compare import counted
 from real.folder import Request, Run, RunFolder, read_run
 from real.interleave import PLAIN
 from real.paper.cells import RESULTS
-from real.paper.config import LAMBDA, LIBRASPEC, STATIC, Cell
+from real.paper.config import FIXED, LAMBDA, LIBRASPEC, STATIC, Cell
 from real.paper.loops import fresh_sums, looping
 from real.paper.paired import Times, compare
 from specsim.metrics import bootstrap_ratios
@@ -57,11 +57,9 @@ def load_cell(cell: Cell, place: Path) -> Measured:
 
 
 def rows_of(cell: Measured) -> list[Row]:
-    """One row per controller but plain decoding, in the order of the configuration."""
-    labels = cell.cell.method.spellings()
-    return [
-        _row(cell, labels[one["controller"]], one) for one in cell.document["results"] if one["controller"] in labels
-    ]
+    """One row per label and controller, in the order of the configuration; plain decoding has none."""
+    results = {one["controller"]: one for one in cell.document["results"]}
+    return [_row(cell, label, results[spelling]) for label, spelling in cell.cell.method.labels()]
 
 
 def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
@@ -127,25 +125,39 @@ def best(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: row["eta"])
 
 
-def lambda_verdicts(cell: Measured) -> list[dict[str, Any]]:
-    """`lambda` against LibraSpec and against the best static length: at least as fast, and if not, what costs it."""
-    rows = rows_of(cell)
-    found = [row for row in rows if row["label"] == LAMBDA]
-    if not found:
+def lambda_verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
+    """`lambda` against LibraSpec and against the best static length: at least as fast, and if not, what costs it.
+
+    Cells of one method are variants of each other (tree budgets, say); each side is its fastest variant. They decoded
+    the same prompts, each with plain decoding beside it.
+    """
+    groups: dict[tuple[Any, ...], list[Measured]] = {}
+    for cell in cells:
+        key = (cell.cell.target, cell.cell.dataset, cell.cell.temperature, cell.cell.method.name)
+        groups.setdefault(key, []).append(cell)
+    return [verdict for group in groups.values() for verdict in _verdicts(group)]
+
+
+def _verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
+    found = [(row, cell) for cell in cells for row in rows_of(cell)]
+    mine = _fastest(found, (LAMBDA,))
+    if mine is None:
         return []
-    mine, verdicts = found[0], []
-    for label in (LIBRASPEC, STATIC):
-        others = [row for row in rows if row["label"] == label]
-        if not others:
+    verdicts = []
+    for against, labels in ((LIBRASPEC, (LIBRASPEC,)), (STATIC, (STATIC, FIXED))):
+        other = _fastest(found, labels)
+        if other is None:
             continue
-        other = best(others)
-        ratio = compare(
-            times_of(cell, mine["controller"]), times_of(cell, other["controller"]), seed=cell.cell.config.seed
-        )
-        place = {key: mine[key] for key in ("target", "dataset", "temperature", "method", "drafter")}
-        verdict = {**place, "against": label, "controller": other["controller"], **ratio.to_json()}
-        verdicts.append({**verdict, "explained": explain(mine, other)})
+        times = [times_of(cell, row["controller"]) for row, cell in (mine, other)]
+        place = {key: mine[0][key] for key in ("target", "dataset", "temperature", "method", "drafter")}
+        told = {"against": against, "controller": other[0]["controller"], "other_drafter": other[0]["drafter"]}
+        ratio = compare(*times, seed=mine[1].cell.config.seed)
+        verdicts.append({**place, **told, **ratio.to_json(), "explained": explain(mine[0], other[0])})
     return verdicts
+
+
+def _fastest(found: Sequence[tuple[Row, Measured]], labels: tuple[str, ...]) -> tuple[Row, Measured] | None:
+    return max((one for one in found if one[0]["label"] in labels), key=lambda one: one[0]["eta"], default=None)
 
 
 def explain(mine: Row, other: Row) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""Configurations of the paper's experiments: the shipped ones, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from real.drafters.choose import parse_drafter
+from real.paper.config import EXPERIMENTS, FIXED, LAMBDA, LIBRASPEC, STATIC, parse_config, read_config
+from specsim.controllers import REGISTRY, parse_spec
+from specsim.errors import ConfigError
+from tests.conftest import ROOT
+
+FILES = sorted((ROOT / "real" / "configs" / "paper").glob("*.yaml"))
+LAB = [path for path in FILES if path.stem.endswith("_lab")]
+SIX = {f"Qwen/Qwen2.5-{size}B-Instruct" for size in (7, 14, 32)} | {
+    *("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-Coder-30B-A3B-Instruct")
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_configurations_can_be_read(path: Path) -> None:
+    config = read_config(path)
+    assert path.stem.startswith(f"{config.experiment}_")
+    first = path.read_text().splitlines()[0]
+    name = f"real/configs/paper/{path.name}"
+    assert first == f"# python -m real.paper {config.experiment} --config {name} --out runs/paper/{path.stem}"
+    for cell in config.cells():
+        parse_drafter(cell.method.drafter, target=cell.target, n_layers=30)
+        for spelling in cell.method.spellings():
+            assert parse_spec(spelling)[0] in REGISTRY
+
+
+def test_every_experiment_has_one_of_the_papers_and_the_lab_pair_has_all_without_a_thinking_mode() -> None:
+    papers = {path.stem.partition("_")[0] for path in FILES if path.stem.endswith("_paper")}
+    assert papers == set(EXPERIMENTS)
+    assert {path.stem.partition("_")[0] for path in LAB} == set(EXPERIMENTS) - {"table3"}
+
+
+def test_the_papers_settings() -> None:
+    """Sections 4.1 to 4.6 and Appendix B.2."""
+    one, two, three = (read_config(ROOT / f"real/configs/paper/table{n}_paper.yaml") for n in (1, 2, 3))
+    assert {pair.target for config in (one, two) for pair in config.pairs} == SIX
+    for pair, tau in zip(one.pairs, ("0.5", "0.45", "0.4"), strict=True):
+        eagle, fast = pair.methods
+        assert eagle.static == fast.static == tuple(range(3, 21))
+        assert fast.controllers["FailFast"] == f"failfast:tau={tau},max=80"
+        assert fast.controllers[LIBRASPEC] == "libraspec:alpha=2.0,max=60"
+    for pair in two.pairs:
+        assert pair.thinking is (None if "Coder" in pair.target else False)
+        assert pair.methods[0].controllers[FIXED] == "static:length=15"
+        budgets = [method.drafter for method in pair.methods if LIBRASPEC in method.controllers][1:]
+        assert [drafter.split("budget=")[1].split(",")[0] for drafter in budgets] == ["64", "128", "256", "512"]
+    assert all(pair.thinking for pair in three.pairs)
+    assert all(cell.prompts().data.endswith(":thinking=on") for cell in three.cells())
+    for config in (one, two, three):
+        assert config.temperatures == (0, 1)
+        assert list(config.datasets) == ["MATH-500", "GSM8K", "HumanEval", "MT-Bench"]
+
+
+def test_the_lab_measures_forty_prompts_and_lambda_beside_its_rivals() -> None:
+    for path in LAB:
+        config = read_config(path)
+        if config.experiment != "figure3":
+            assert config.datasets["lab"].requests >= 40
+        if config.experiment in ("table1", "table2"):
+            names = {method.name for pair in config.pairs for method in pair.methods}
+            for name in names:
+                labels = {
+                    label
+                    for pair in config.pairs
+                    for method in pair.methods
+                    for label, _ in method.labels()
+                    if method.name == name
+                }
+                assert LAMBDA in labels
+                assert labels & {STATIC, FIXED}
+
+
+def test_cells_are_shared_by_experiments_that_measure_the_same() -> None:
+    def folders(name: str) -> set[str]:
+        return {cell.folder() for cell in read_config(ROOT / f"real/configs/paper/{name}.yaml").cells()}
+
+    assert folders("figure2_lab") <= folders("table1_lab")
+    assert folders("figure5_lab") <= folders("figure1_lab")
+    assert folders("figure2_smollm2") <= folders("table1_smollm2")
+    assert folders("figure5_paper") <= folders("table1_paper")
+    assert folders("figure1_paper") <= folders("table1_paper") | folders("table2_paper")
+
+
+GOOD: dict[str, Any] = {
+    "experiment": "table1",
+    "datasets": {"A": {"data": "humaneval", "requests": 3}},
+    "pairs": [
+        {
+            "target": "t",
+            "methods": [
+                {
+                    "name": "M",
+                    "drafter": "prompt-lookup",
+                    "max_draft_len": 8,
+                    "static": "3..5",
+                    "controllers": {"LibraSpec": "libraspec"},
+                }
+            ],
+        }
+    ],
+}
+
+
+def test_a_length_may_have_a_label_of_its_own() -> None:
+    document = copy.deepcopy(GOOD)
+    document["pairs"][0]["methods"][0]["controllers"][FIXED] = "static:length=4"
+    (cell,) = parse_config(document).cells()
+    assert cell.method.spellings() == [*(f"static:length={n}" for n in (3, 4, 5)), "libraspec"]
+    assert (FIXED, "static:length=4") in cell.method.labels()
+    assert (STATIC, "static:length=4") in cell.method.labels()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((), [], "the file: is .*mapping with experiment"),
+        (("experiment",), "table9", "allowed: table1, table2"),
+        (("tempratures",), [0], "did you mean 'temperatures'"),
+        (("temperatures",), [0.5], "allowed: 0 and 1"),
+        (("datasets",), {}, "at least one entry"),
+        (("datasets", "A", "requests"), 0, r"datasets\.A\.requests is 0"),
+        (("datasets", "A", "context"), 1, r"datasets\.A\.context is 1"),
+        (("pairs",), {}, "allowed: a list"),
+        (("pairs", 0, "datasets"), ["B"], "dataset 'B'; allowed: A"),
+        (("pairs", 0, "thinking"), "often", "allowed: on, off"),
+        (("pairs", 0, "methods", 0, "max_draft_len"), 1, "max_draft_len is 1"),
+        (("pairs", 0, "methods", 0, "static"), "3-5", "a range such as 3..20"),
+        (("pairs", 0, "methods", 0, "static"), [0], "a range such as 3..20"),
+        (("pairs", 0, "methods", 0, "static"), [9], "static length 9"),
+        (("pairs", 0, "methods", 0, "controllers"), {"static": "g4"}, "labelled 'static'"),
+        (("pairs", 0, "methods", 0, "controllers"), {"a": "g4", "b": "g4"}, "named twice"),
+        (("pairs", 0, "methods", 0, "controllers"), {"a": "libraspek"}, "did you mean 'libraspec'"),
+        (("pairs", 0, "methods"), GOOD["pairs"][0]["methods"] * 2, "same method twice"),
+        (("repeats",), 1, "repeats is 1"),
+        (("dtype",), "float64", "allowed: float32"),
+    ],
+)
+def test_mistakes_are_refused_in_words(place: tuple[Any, ...], value: Any, message: str) -> None:
+    document: Any = copy.deepcopy(GOOD)
+    if place:
+        inner = document
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+    else:
+        document = value
+    with pytest.raises(ConfigError, match=message):
+        parse_config(document)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("pairs: [")
+    with pytest.raises(ConfigError, match=r"--config .*c\.yaml: cannot be read"):
+        read_config(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(tmp_path / "none.yaml")
