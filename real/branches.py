@@ -148,7 +148,7 @@ def score_branches(runner: BranchRunner, starts: torch.Tensor, drafts: Drafts) -
     Args:
         runner: the target's model over the text.
         starts: int64[B] text tokens before each draft.
-        drafts: the drafts; none reaches beyond the text.
+        drafts: the drafts.
 
     Returns:
         (p, best): float32[B, K] target's softmax probability of each drafted token, and int64[B, K] the token the
@@ -187,8 +187,9 @@ def score_branches(runner: BranchRunner, starts: torch.Tensor, drafts: Drafts) -
 def leading_matches(text: torch.Tensor, starts: torch.Tensor, drafts: Drafts) -> torch.Tensor:
     """int64[B]: how many first tokens of each draft are the text's own."""
     places = torch.arange(drafts.tokens.shape[1], device=text.device)[None, :]
-    index = (starts[:, None] + places).clamp(max=len(text) - 1)
-    matches = (drafts.tokens == text[index]) & (places < drafts.lens[:, None])
+    index = starts[:, None] + places
+    inside = (index < len(text)) & (places < drafts.lens[:, None])
+    matches = (drafts.tokens == text[index.clamp(max=len(text) - 1)]) & inside
     return matches.int().cumprod(dim=1).sum(dim=1)
 
 

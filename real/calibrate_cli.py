@@ -110,12 +110,13 @@ def main(
         torch.set_num_threads(threads)
     console = Console(stderr=True)
     session = open_session(target, drafter, dtype=dtype, device=device, max_draft_len=max_draft_len)
-    texts = calibration_texts(session.loaded, dataset, contexts, seed=seed, max_draft_len=max_draft_len)
+    longest = session.drafter.max_draft_len or max_draft_len  # of a tree its nodes
+    texts = calibration_texts(session.loaded, dataset, contexts, seed=seed, max_draft_len=longest)
     report = measure_latency(
         session.loaded,
         session.drafter,
         texts,
-        max_draft_len=max_draft_len,
+        max_draft_len=longest,
         repeats=repeats,
         console=console,
         seed=seed,

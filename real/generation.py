@@ -42,9 +42,9 @@ from real.prepared import (
     stop_ids_of,
     with_stop_strings,
 )
-from real.session import make_drafter
+from real.session import make_drafter, setting_of
 from real.target import Target
-from specsim.controllers import Controller, Setting, build, parse_spec
+from specsim.controllers import Controller, build, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency
 from specsim.online import OnlineController
@@ -229,8 +229,7 @@ class Speculative:
                 latency = cast(LatencyModel, _Unmeasured(controller))
             elif not isinstance(latency, LatencyModel):
                 latency = load_latency(latency)
-            setting = Setting(block_len=drafter.block_len, max_draft_len=max(1, drafter.max_draft_len), latency=latency)
-            controller = build(controller, setting)
+            controller = build(controller, setting_of(drafter, latency))
         check_pair(self._built(controller), drafter)
         return controller
 

@@ -35,7 +35,8 @@ class Sample:
     """One measured round.
 
     Args:
-        s: token positions the target scored, draft and the last committed token.
+        s: token positions, draft and the last committed token, as a controller counts them: what it asks a latency
+            model about. The target scores as many, but for trees whose depth is chosen (`Round.scored_len`).
         ctx_len: tokens before the round.
         passes: drafter passes.
         reads: tokens the first of them had to read: 1, or more when the drafter was behind the text.
@@ -83,7 +84,7 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
     for row, own in zip(rounds, drafted or [row.drafted_len for row in rounds], strict=True):
         found.append(
             Sample(
-                s=row.scored_len + 1,
+                s=row.submitted_len + 1,
                 ctx_len=row.ctx_len,
                 # A look-up that finds nothing is no pass to the simulator.
                 passes=own if block_len == 1 else row.draft_passes * (own > 0),

@@ -20,6 +20,7 @@ from rich.console import Console
 from real.data import Prompt, choose, encode, load_prompts, prompt_format
 from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
+from real.drafters.ddtree import NodeTrees
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
 from real.progress import Steps
 from real.record import RequestRows, proposer_of, record_request
@@ -110,8 +111,35 @@ def to_chunks(requests: Sequence[RequestRows]) -> Iterator[TraceChunk]:
             accept_prob=rows.accept_prob,
             entropy=rows.entropy,
             first_row=first_row,
+            **_top_tokens(rows),
+            **_passes(rows),
         )
         first_row += n
+
+
+def _passes(rows: RequestRows) -> dict[str, Any]:
+    """What a trace holds besides of a drafter that reports its passes."""
+    if not len(rows.pass_offsets):
+        return {}
+    names = ("pass_offsets", "pass_count", "pass_filled", "conf_offsets", "pass_conf", "draft_s")
+    return {"draft_offsets": rows.pass_offsets, **{name: getattr(rows, name) for name in names}}
+
+
+def _top_tokens(rows: RequestRows) -> dict[str, Any]:
+    """What a tree trace holds besides; nothing for other kinds."""
+    count, width = rows.topk_q.shape
+    if not width:
+        return {}
+    offsets = np.arange(count + 1, dtype=np.int64) * width
+    return {"topk_offsets": offsets, "topk_q": rows.topk_q.reshape(-1), "target_rank": rows.target_rank}
+
+
+def trace_shape(drafter: Drafter, max_draft_len: int) -> dict[str, Any]:
+    """What a trace's metadata says of the form of its drafts: of a tree those of the positions it is grown from."""
+    if isinstance(drafter, NodeTrees):
+        shape = {"block_len": drafter.slots.block_len, "max_draft_len": drafter.depth, "max_nodes": drafter.budget}
+        return {"kind": "tree", **shape}
+    return {"block_len": drafter.block_len, "max_draft_len": max_draft_len, "pass_rule": drafter.pass_rule}
 
 
 def trace_meta(
@@ -128,9 +156,7 @@ def trace_meta(
     return TraceMeta(
         target=loaded.name,
         drafter=settings.drafter.name,
-        block_len=drafter.block_len,
-        pass_rule=drafter.pass_rule,
-        max_draft_len=settings.max_draft_len,
+        **trace_shape(drafter, settings.max_draft_len),
         temperature=float(settings.sample),
         exact=mismatches == 0 and not settings.sample,
         mismatches=mismatches,
@@ -292,10 +318,11 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
     latency = None
     if repeats > 0:
         tokens, ctx_len = _flat(requests)
-        contexts = contexts_of(tokens, ctx_len, loaded, settings.max_draft_len)
+        longest = drafter.max_draft_len
+        contexts = contexts_of(tokens, ctx_len, loaded, longest)
         try:
             latency = measure_latency(
-                loaded, drafter, contexts, max_draft_len=settings.max_draft_len, repeats=repeats, console=console
+                loaded, drafter, contexts, max_draft_len=longest, repeats=repeats, console=console
             ).model.to_dict()
         except ConfigError as error:  # an hour of recording is worth more than one bad calibration
             console.print(f"no latency model: {error}. Later: python -m real.probe --latency-only {out}")

@@ -15,7 +15,7 @@ controller would go through, though not the draw that a run with other random nu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,10 +24,14 @@ import torch
 
 from real.branches import SLOT_LIMIT, BranchRunner, Drafts, draft_everywhere, leading_matches, score_branches
 from real.drafters.base import Drafter, NoDrafter
+from real.drafters.ddtree import DepthTrees, NodeTrees
+from real.drafters.ddtree_record import TreeDrafts, TreeProposer, target_ranks
 from real.drafters.dflash import DFlashDrafter
 from real.drafters.dflash_everywhere import DFlashProposer
 from real.drafters.eagle3 import Eagle3Chain
 from real.drafters.eagle3_record import Eagle3Proposer
+from real.drafters.fastdllm import FastDLLMDrafter
+from real.drafters.fastdllm_record import FastDLLMProposer, PassDrafts
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
 from real.loop import Settings, decode
@@ -110,6 +114,15 @@ def proposer_of(drafter: Drafter) -> Proposer:
         return DFlashProposer(drafter)
     if isinstance(drafter, Eagle3Chain) and not drafter.samples:
         return Eagle3Proposer(drafter.net, drafter.model)
+    if isinstance(drafter, NodeTrees):
+        return TreeProposer(drafter)
+    if isinstance(drafter, DepthTrees):
+        raise ConfigError(
+            f"drafter {drafter.name!r}: how much of a tree is accepted that is limited in depth is in no trace; record "
+            "limit=nodes, whose trace replays trees by their number of nodes, or compare controllers live (real.run)"
+        )
+    if isinstance(drafter, FastDLLMDrafter):
+        return FastDLLMProposer(drafter)
     if isinstance(drafter, PromptLookupDrafter):
         return PromptLookupProposer(max_ngram_len=drafter.max_ngram_len, stop_ids=drafter.stop_ids)
     raise ConfigError(f"drafter {drafter.name!r}: there is nothing to record; choose one that drafts, and greedily")
@@ -127,6 +140,10 @@ class RequestRows:
         q, p, accept_prob, entropy: float32[N], as in the trace format.
         accept_len: int16[n].
         mismatches: output positions where a teacher-forced pass disagrees with the recorded token.
+        topk_q: float32[N, k] probabilities of the likeliest tokens of a tree's positions, descending; k = 0: no trees.
+        target_rank: int16[N] rank of the text's token among them, or -1, of trees (`real.drafters.ddtree_record`).
+        pass_offsets, pass_count, pass_filled, conf_offsets, pass_conf, draft_s: as in `specsim.chunk.TraceChunk`, all
+            with pass_offsets; empty where the drafter does not report its passes.
     """
 
     prompt_len: int
@@ -139,6 +156,14 @@ class RequestRows:
     entropy: Float32Array
     accept_len: npt.NDArray[np.int16]
     mismatches: int
+    topk_q: Float32Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    target_rank: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
+    pass_offsets: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    pass_count: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
+    pass_filled: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
+    conf_offsets: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    pass_conf: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    draft_s: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 def decode_plain(
@@ -180,6 +205,7 @@ def record_request(
 
     Row pos: the drafter sees the prompt and `pos` output tokens; its token i (1-based) is compared with output token
     pos + i - 1. The draft length m is at most `max_draft_len` and n - pos - 1, the tokens left after this position.
+    Positions of trees are not cut there (`real.drafters.ddtree_record`).
 
     Args:
         target: causal language model; the comparison is exact only in float32.
@@ -194,18 +220,27 @@ def record_request(
     output = decode_plain(target, prompt, max_new_tokens, stop_ids, sampled=sampled)
     text = torch.cat([prompt, prompt.new_tensor(output)])
     n, prompt_len = len(output), len(prompt)
-    left = prompt.new_tensor([min(max_draft_len, n - pos - 1) for pos in range(n)])
-    drafts = proposer.propose(text, prompt_len, left)
+    left = n - 1 - torch.arange(n, device=prompt.device)
+    longest = left.clamp(max=max_draft_len)
+    if isinstance(proposer, TreeProposer):
+        # The decode loop asks for no draft only where the last token is all that fits.
+        longest = torch.where(torch.arange(n, device=prompt.device) < max_new_tokens - 1, max_draft_len, 0)
+    drafts = proposer.propose(text, prompt_len, longest)
     runner = BranchRunner(target, text, first=prompt_len - 1, slots=SLOT_LIMIT)
     mismatches = 0 if sampled else _check_text(runner.text_logits[:n], text[prompt_len:], log)
-    p, best = score_branches(runner, _starts(prompt_len, left), drafts)
-    accept_len = leading_matches(text, _starts(prompt_len, left), drafts)
+    starts = _starts(prompt_len, left)
+    p, best = score_branches(runner, starts, drafts)
+    accept_len = torch.minimum(leading_matches(text, starts, drafts), left)
     accepted = p if sampled else _verdict(accept_len, drafts, best)
     filled = _filled(drafts)
 
     def flat(values: torch.Tensor) -> Any:
         return values[filled].cpu().numpy()
 
+    trees = {}
+    if isinstance(drafts, TreeDrafts):
+        ranks = target_ranks(drafts, text, starts)
+        trees = {"topk_q": flat(drafts.top_q), "target_rank": flat(ranks).astype(np.int16)}
     return RequestRows(
         prompt_len=prompt_len,
         output=np.asarray(output, dtype=np.int64),
@@ -217,6 +252,8 @@ def record_request(
         entropy=flat(drafts.entropy),
         accept_len=accept_len.cpu().numpy().astype(np.int16),
         mismatches=mismatches,
+        **trees,
+        **(drafts.columns() if isinstance(drafts, PassDrafts) else {}),
     )
 
 

@@ -78,9 +78,7 @@ class Session:
 
     def setting(self, latency: LatencyModel) -> Setting:
         """What controllers are built from."""
-        return Setting(
-            block_len=self.drafter.block_len, max_draft_len=max(1, self.drafter.max_draft_len), latency=latency
-        )
+        return setting_of(self.drafter, latency)
 
     def controllers(self, spellings: list[str] | tuple[str, ...], latency: LatencyModel) -> list[Controller]:
         """Controllers from their command-line spellings, in order.
@@ -92,6 +90,16 @@ class Session:
         for controller in built:
             check_pair(controller, self.drafter)
         return built
+
+
+def setting_of(drafter: Drafter, latency: LatencyModel) -> Setting:
+    """What a drafter's controllers are built from."""
+    return Setting(
+        block_len=drafter.block_len,
+        max_draft_len=max(1, drafter.max_draft_len),
+        latency=latency,
+        tree=drafter.branches,
+    )
 
 
 def open_session(

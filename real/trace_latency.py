@@ -96,11 +96,10 @@ def measure_again(path: Path, loaded: Loaded, *, repeats: int, console: Console)
     extra = {name: table[name].combine_chunks() for name in table.column_names if name not in known}
     if "token" not in extra or chunk.ctx_len is None:
         raise ConfigError(f"{path}: has no column 'token' or 'ctx_len', so no context can be rebuilt; record it again")
-    contexts = contexts_of(np.asarray(extra["token"]), chunk.ctx_len, loaded, meta.max_draft_len)
     drafter = make_drafter(spec, loaded, max_draft_len=meta.max_draft_len)
-    report = measure_latency(
-        loaded, drafter, contexts, max_draft_len=meta.max_draft_len, repeats=repeats, console=console
-    )
+    longest = drafter.max_draft_len
+    contexts = contexts_of(np.asarray(extra["token"]), chunk.ctx_len, loaded, longest)
+    report = measure_latency(loaded, drafter, contexts, max_draft_len=longest, repeats=repeats, console=console)
     document = {**meta.to_json(), "latency": report.model.to_dict()}
     write_trace(path, TraceMeta.from_json(document, path), chunk, extra_columns=extra)
 

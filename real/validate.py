@@ -79,7 +79,7 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
     probe.check_windows(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
     digests = {key: None if path is None else _digest(key, path) for key, path in frozen.items()}
     if (given := frozen["trace"]) is not None:
-        check_trace(given, session.loaded, recording, prompts)
+        check_trace(given, session, recording, prompts)
     if (given := frozen["calibration"]) is not None:
         check_machine(load_latency(given), session.loaded, session.drafter, where=str(given))
     config = {

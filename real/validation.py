@@ -23,7 +23,6 @@ from real.data import Prompt
 from real.folder import Request, RunFolder
 from real.interleave import PLAIN, Comparison
 from real.loop import Settings
-from real.models import Loaded
 from real.progress import Steps
 from real.recall import recall
 from real.session import Session
@@ -63,8 +62,8 @@ class Work:
 
     @property
     def max_draft_len(self) -> int:
-        """Longest draft."""
-        return self.recording.max_draft_len
+        """Longest draft, of a tree its nodes."""
+        return self.session.drafter.max_draft_len
 
 
 def frozen_trace(work: Work, given: Path | None) -> Path:
@@ -81,16 +80,16 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
         rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
         line = probe.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
         work.console.print(line, markup=False, highlight=False, soft_wrap=True)
-    check_trace(path, work.session.loaded, work.recording, work.prompts)
+    check_trace(path, work.session, work.recording, work.prompts)
     return path
 
 
-def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:
+def check_trace(path: Path, session: Session, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:
     """Refuse a trace of anything else than this run's prompts, models and limits.
 
     Args:
         path: the trace.
-        loaded: the target.
+        session: target and drafter.
         recording: what the trace has to be a recording of.
         prompts: of the run.
 
@@ -100,9 +99,9 @@ def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: 
     """
     with open_trace(path) as reader:
         meta = reader.meta
-    spec = recording.drafter
+    spec, shape = recording.drafter, probe.trace_shape(session.drafter, recording.max_draft_len)
     here = {
-        "target": (meta.target, loaded.name),
+        "target": (meta.target, session.loaded.name),
         "drafter": (meta.drafter, spec.name),
         "skip_layers": (_list(meta.extra.get("skip_layers")), _list(spec.skip_layers)),
         "max_ngram_len": (meta.extra.get("max_ngram_len"), spec.max_ngram_len),
@@ -110,7 +109,7 @@ def check_trace(path: Path, loaded: Loaded, recording: probe.Settings, prompts: 
         "drafter_options": (meta.extra.get("drafter_options") or {}, dict(spec.options)),
         "temperature": (meta.temperature, float(recording.sample)),
         "dtype": (meta.dtype, recording.dtype),
-        "max_draft_len": (meta.max_draft_len, recording.max_draft_len),
+        **{key: (getattr(meta, key), wanted) for key, wanted in shape.items()},
         "max_new_tokens": (meta.extra.get("max_new_tokens"), recording.max_new_tokens),
         "prompts": (meta.extra.get("prompt_ids"), [prompt.id for prompt in prompts]),
     }
