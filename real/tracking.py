@@ -7,6 +7,9 @@ One run per controller (job type `controller`) with a row per round, and one for
 the tables and files, all in one group. The x-axis of a controller's curves is its own count of rounds, `round`, which
 goes on over prompts: wandb's step, which counts calls, means nothing here. Under a sweep's agent only the run of the
 whole is opened, as the agent's.
+
+A training is one run (job type `training`) with its curves over `step`. One that was interrupted and goes on is another
+run of the same group, which begins with the points kept so far.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.paths import temporary_beside
 
-ROUND = "round"
+ROUND, STEP = "round", "step"
 DISABLED = "disabled"
 SWEEP = "WANDB_SWEEP_ID"
 ROOM_BYTES = 16 << 20
@@ -73,6 +76,72 @@ class Tracking:
         return self.mode or os.environ.get("WANDB_MODE") or ("online" if SWEEP in os.environ else "offline")
 
 
+class _Guard:
+    """Does what may fail, until it fails: then says so once, and does nothing more.
+
+    Args:
+        tracking: nothing is done when it is disabled.
+        warn: receives the message of a failure.
+    """
+
+    def __init__(self, tracking: Tracking, warn: Callable[[str], None]) -> None:
+        self.on, self._warn = tracking.effective_mode != DISABLED, warn
+
+    def __call__(self, doing: str, call: Callable[[], None]) -> None:
+        if not self.on:
+            return
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever wandb raises, the results matter more
+            self.on = False
+            reason = " ".join(str(error).split())
+            self._warn(f"W&B: {doing} failed ({reason}); the run goes on without it, its results are kept locally")
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise for a folder that wandb could not write: it would take a temporary one, or go on without a word."""
+    place = folder / "wandb"
+    place.mkdir(parents=True, exist_ok=True)
+    temporary_beside(place / "writable").unlink()
+    if shutil.disk_usage(place).free < ROOM_BYTES:
+        raise OSError(f"{place}: less than {ROOM_BYTES >> 20} MiB are free")
+
+
+def _open_run(
+    tracking: Tracking,
+    folder: Path,
+    *,
+    group: str,
+    job_type: str,
+    name: str,
+    config: Mapping[str, Any],
+    id: str | None = None,
+) -> wandb.Run:
+    """A new run whose files lie in `folder/wandb`."""
+    return wandb.init(
+        id=id or secrets.token_hex(4),
+        project=tracking.project,
+        entity=tracking.entity,
+        tags=tracking.tags,
+        mode=tracking.effective_mode,  # pyright: ignore[reportArgumentType] - wandb checks it
+        dir=str(folder),
+        group=group,
+        job_type=job_type,
+        name=name,
+        config=dict(config),
+        reinit="create_new",
+        # Provenance is in the config; measuring beside a comparison of times would disturb it.
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_stats=True,
+            init_timeout=ONLINE_TIMEOUT_S,
+        ),
+    )
+
+
 class Tracker:
     """The tracked runs of one comparison. Every failure is said once, and nothing is tracked from then on.
 
@@ -95,12 +164,12 @@ class Tracker:
         config: Mapping[str, Any],
         warn: Callable[[str], None],
     ) -> None:
-        self._tracking, self._folder, self._warn = tracking, Path(os.environ.get("WANDB_DIR") or folder), warn
+        self._tracking, self._folder = tracking, wandb_folder(folder)
         self._group, self._config = group, config
         self._whole: wandb.Run | None = None
         self._runs: dict[str, wandb.Run] = {}
         self._counts: dict[str, _Count] = {}
-        self._on = tracking.effective_mode != DISABLED
+        self._try = _Guard(tracking, warn)
         self._try("starting", lambda: self._start(controllers))
 
     def add(self, request: Request) -> None:
@@ -118,14 +187,14 @@ class Tracker:
             files: artifacts, by type.
         """
         self._try("finishing", lambda: self._finish(results, latency, files))
-        self._close(0 if self._on else 1)
+        self._close(0 if self._try.on else 1)
 
     def abort(self) -> None:
         """Close every run as failed."""
         self._close(1)
 
     def _start(self, controllers: Sequence[str]) -> None:
-        self._check_folder()
+        _check_folder(self._folder)
         # A sweep's agent, or the user, may have chosen this run's id; all others need ids of their own.
         self._whole = self._open("comparison", "comparison", {}, id=os.environ.get("WANDB_RUN_ID"))
         if SWEEP in os.environ:
@@ -146,7 +215,7 @@ class Tracker:
         self, results: Sequence[Result], latency: LatencyModel | None, files: Mapping[str, Sequence[Path]]
     ) -> None:
         assert self._whole is not None
-        self._check_folder()
+        _check_folder(self._folder)
         self._log_results(self._whole, results)
         if latency is not None:
             self._log_latency(self._whole, latency)
@@ -157,27 +226,14 @@ class Tracker:
             self._whole.log_artifact(artifact)
 
     def _open(self, job_type: str, name: str, config: Mapping[str, Any], *, id: str | None = None) -> wandb.Run:
-        return wandb.init(
-            id=id or secrets.token_hex(4),
-            project=self._tracking.project,
-            entity=self._tracking.entity,
-            tags=self._tracking.tags,
-            mode=self._tracking.effective_mode,  # pyright: ignore[reportArgumentType] - wandb checks it
-            dir=str(self._folder),
+        return _open_run(
+            self._tracking,
+            self._folder,
             group=self._group,
             job_type=job_type,
             name=name,
             config={**self._config, **config},
-            reinit="create_new",
-            # Provenance is in the config; measuring beside a comparison of times would disturb it.
-            settings=wandb.Settings(
-                console="off",
-                silent=True,
-                disable_git=True,
-                save_code=False,
-                x_disable_stats=True,
-                init_timeout=ONLINE_TIMEOUT_S,
-            ),
+            id=id,
         )
 
     def _log_results(self, whole: wandb.Run, results: Sequence[Result]) -> None:
@@ -201,32 +257,90 @@ class Tracker:
         whole.log({"latency": wandb.Table(columns=["token positions", "verify_s"], data=rows)})
         whole.config.update({"latency_model": latency.to_dict()})
 
-    def _check_folder(self) -> None:
-        """Raise for a folder that wandb could not write: it would take a temporary one, or go on without a word."""
-        place = self._folder / "wandb"
-        place.mkdir(parents=True, exist_ok=True)
-        temporary_beside(place / "writable").unlink()
-        if shutil.disk_usage(place).free < ROOM_BYTES:
-            raise OSError(f"{place}: less than {ROOM_BYTES >> 20} MiB are free")
-
     def _close(self, exit_code: int) -> None:
-        self._on = False
+        self._try.on = False
         for run in (*self._runs.values(), self._whole):
             if run is not None:
                 with suppress(Exception):  # whatever failed has been said
                     run.finish(exit_code=exit_code)
         self._whole, self._runs = None, {}
 
-    def _try(self, doing: str, call: Callable[[], None]) -> None:
-        """Do it unless tracking is off; on any failure warn and turn it off."""
-        if not self._on:
-            return
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - whatever wandb raises, the results matter more
-            self._on = False
-            reason = " ".join(str(error).split())
-            self._warn(f"W&B: {doing} failed ({reason}); the run goes on without it, its results are kept locally")
+
+class Curves:
+    """The tracked run of one training. Every failure is said once, and nothing is tracked from then on.
+
+    Args:
+        tracking: mode, project and so on.
+        folder: where wandb's files go, in `folder/wandb`, unless WANDB_DIR says otherwise.
+        name: of the run and its group.
+        config: JSON values.
+        warn: receives the message of a failure.
+    """
+
+    def __init__(
+        self,
+        tracking: Tracking,
+        *,
+        folder: Path,
+        name: str,
+        config: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._tracking, self._folder, self._name, self._config = tracking, wandb_folder(folder), name, config
+        self._run: wandb.Run | None = None
+        self._try = _Guard(tracking, warn)
+        self._try("starting", self._start)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Log one point: `step` and metrics."""
+        self._try("logging", lambda: self._opened.log(dict(row)))
+
+    def finish(self, summary: Mapping[str, float], result: Path) -> None:
+        """Log what the training came to, and its result, a folder, and close the run."""
+        self._try("finishing", lambda: self._finish(summary, result))
+        self._close(0 if self._try.on else 1)
+
+    def abort(self) -> None:
+        """Close the run as failed."""
+        self._close(1)
+
+    @property
+    def _opened(self) -> wandb.Run:
+        assert self._run is not None
+        return self._run
+
+    def _start(self) -> None:
+        _check_folder(self._folder)
+        self._run = _open_run(
+            self._tracking,
+            self._folder,
+            group=self._name,
+            job_type="training",
+            name=self._name,
+            config=self._config,
+            id=os.environ.get("WANDB_RUN_ID"),
+        )
+        self._run.define_metric(STEP)
+        self._run.define_metric("*", step_metric=STEP)
+
+    def _finish(self, summary: Mapping[str, float], result: Path) -> None:
+        _check_folder(self._folder)
+        self._opened.summary.update(dict(summary))
+        artifact = wandb.Artifact(f"model-{self._name}", type="model")
+        artifact.add_dir(str(result))
+        self._opened.log_artifact(artifact)
+
+    def _close(self, exit_code: int) -> None:
+        self._try.on = False
+        if self._run is not None:
+            with suppress(Exception):  # whatever failed has been said
+                self._run.finish(exit_code=exit_code)
+        self._run = None
+
+
+def wandb_folder(folder: Path) -> Path:
+    """Where wandb's files go: `folder`, unless WANDB_DIR says otherwise."""
+    return Path(os.environ.get("WANDB_DIR") or folder)
 
 
 class _Count:

@@ -5,7 +5,9 @@ Owns which classes the command offers, the Trainer's defaults and what a run's s
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import warnings
 from typing import Any
 
@@ -32,7 +34,7 @@ TRAINER_DEFAULTS = {
     "check_val_every_n_epoch": None,
     "val_check_interval": 100,
 }
-DECIDING = ("max_steps", "precision", "accumulate_grad_batches", "gradient_clip_val")
+DECIDING = ("max_steps", "precision", "gradient_clip_val")
 _UNUSED = {"model", "train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path", "weights_only"}
 
 
@@ -78,6 +80,7 @@ class TrainCLI(LightningCLI):
         whole = self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False, format="json")
         self.keeper: Keeper = self._get(self.config_init, "keep")
         self.keeper.settings = settings_of(whole)
+        self.keeper.command = " ".join(["python -m real.train", *sys.argv[1:]])
         torch.set_num_threads(self._get(self.config, "threads"))
 
     def fit(self, model: TrainModule, datamodule: LightningDataModule) -> None:
@@ -88,8 +91,6 @@ class TrainCLI(LightningCLI):
 
 def settings_of(dumped: str) -> dict[str, Any]:
     """What of a run's configuration decides its numbers, as JSON values."""
-    import json
-
     whole = json.loads(dumped)
     trainer = {key: whole["trainer"].get(key) for key in DECIDING}
     return {"model": whole["model"], "data": whole["data"], "threads": whole["threads"], "trainer": trainer}

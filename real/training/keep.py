@@ -15,6 +15,7 @@ from typing import Any
 import click
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from real.tracking import Curves, Tracking
 from real.training.module import TrainModule
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
@@ -25,14 +26,14 @@ CHECKPOINT, CURVES, SETTINGS, RESULT = "last.ckpt", "curves.jsonl", "settings.js
 class Keeper(Callback):
     """Saves every so many steps; the same settings in the same folder go on from there, bit for bit.
 
-    A checkpoint is taken before a step, when Lightning's own counters agree with the optimizer's.
-
     Args:
         out: the run folder.
         result: folder of what was trained; default `result` in the run folder.
         every: steps between checkpoints.
         log_every: steps between the points of the curves.
         force: throw away what the run folder holds.
+        wandb: mode of tracking: online, offline or disabled; default: what WANDB_MODE says, else offline.
+        project: of tracking.
 
     Attributes:
         settings: JSON values that decide the numbers; the command line sets them.
@@ -40,8 +41,17 @@ class Keeper(Callback):
     """
 
     def __init__(
-        self, out: str, result: str | None = None, every: int = 100, log_every: int = 10, force: bool = False
+        self,
+        out: str,
+        result: str | None = None,
+        every: int = 100,
+        log_every: int = 10,
+        force: bool = False,
+        wandb: str | None = None,
+        project: str = "specsim",
     ) -> None:
+        self.tracking = Tracking(mode=wandb, project=project)
+        self._curves: Curves | None = None
         self.out, self.result = Path(out), Path(result) if result else Path(out) / RESULT
         self.every, self.log_every, self.force = every, log_every, force
         self.settings: dict[str, Any] = {}
@@ -82,29 +92,57 @@ class Keeper(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = state_dict["rows"]
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step and trainer.global_step % self.every == 0:
-            self._save(trainer)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._curves = Curves(
+            self.tracking,
+            folder=self.out,
+            name=self.out.name,
+            config=self.settings,
+            warn=lambda text: click.echo(text, err=True),
+        )
+        for row in self.rows:
+            self._curves.add(row)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._curves is not None:
+            self._curves.abort()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
             self._note(trainer, "train/")
+        # Lightning going on from a checkpoint of before a check would leave that check out.
+        if not (trainer.enable_validation and trainer.global_step % trainer.val_check_batch == 0):
+            self._save_if_due(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._note(trainer, "val/")
+        self._save_if_due(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainModule)
         self._save(trainer)
         self._publish(pl_module)
+        if self._curves is not None:
+            self._curves.finish(self.checked(), self.result)
+
+    def checked(self) -> dict[str, float]:
+        """The last check's metrics and its step."""
+        checks = [row for row in self.rows if any(name.startswith("val/") for name in row)]
+        return checks[-1] if checks else {}
 
     def _note(self, trainer: Trainer, prefix: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(prefix)}
         self.rows.append({"step": trainer.global_step, **metrics})
+        if self._curves is not None:
+            self._curves.add(self.rows[-1])
         text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         click.echo(f"step {trainer.global_step} of {trainer.max_steps}: {text}", err=True)
+
+    def _save_if_due(self, trainer: Trainer) -> None:
+        if trainer.global_step % self.every == 0:
+            self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
         with replace_file(self.out / CHECKPOINT) as temporary:
@@ -121,6 +159,9 @@ class Keeper(Callback):
                 made.mkdir()
                 module.export(made)
                 (made / "README.md").write_text(self._card(module), encoding="utf-8")
+                for file in made.iterdir():
+                    file.chmod(0o644)  # safetensors writes for the user alone
+                made.chmod(0o755)
                 shutil.rmtree(self.result, ignore_errors=True)
                 made.replace(self.result)
         except OSError as error:
@@ -128,8 +169,7 @@ class Keeper(Callback):
 
     def _card(self, module: TrainModule) -> str:
         about = module.about()
-        checks = [row for row in self.rows if any(name.startswith("val/") for name in row)]
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in (checks[-1] if checks else {}).items())
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in self.checked().items())
         lines = [
             f"# {about.pop('title')}",
             "",

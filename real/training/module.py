@@ -48,6 +48,8 @@ class TrainModule(LightningModule):
     def on_fit_start(self) -> None:
         if self.trainer.max_steps < 1:
             raise ConfigError("trainer.max_steps: allowed: 1 or more; the learning rate falls to 0 over that many")
+        if self.trainer.accumulate_grad_batches != 1:
+            raise ConfigError("trainer.accumulate_grad_batches: allowed: 1; a step is a batch here, use a larger one")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         share = rate(self.global_step, warmup=self.warmup_steps, total=self.trainer.max_steps)

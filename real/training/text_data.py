@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ class StdlibText(LightningDataModule):
         spread = np.linspace(0, len(checking) - self.length - 1, self.validation_windows).astype(np.int64)
         self._checks = checking[spread[:, None] + np.arange(self.length + 1)]
         self.about = (
-            f"Python standard library sources: {len(kept)} files, {len(training)} tokens for training; "
+            f"sources of the standard library of Python {platform.python_version()}: {len(kept)} files, {len(training)} tokens for training; "
             f"{len(held_out)} whole files, {len(checking)} tokens held out"
         )
 
