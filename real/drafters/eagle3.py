@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from real.cache import KVCache, causal_mask
+from real.cache import KVCache
 from real.drafters.base import Drafter
 from real.drafters.eagle3_load import load_eagle3
 from real.drafters.eagle3_net import Eagle3Net
@@ -67,8 +67,7 @@ class HeadOverText:
             return
         tokens = torch.tensor(self.text[self._known + 1 : self._known + 1 + new], device=self._device)
         places = torch.arange(self._known, self._known + new, device=self._device)
-        visible = None if new == 1 else causal_mask(new, self._known, self._device)
-        self.hidden = self._run(self.net.fuse(features), tokens, places, visible)[-1:]
+        self.hidden = self._run(self.net.fuse(features), tokens, places, None, keep=1)
         self._known += new
 
     def draft(
@@ -97,9 +96,15 @@ class HeadOverText:
         self.text += tokens
 
     def _run(
-        self, hidden: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor, visible: torch.Tensor | None
+        self,
+        hidden: torch.Tensor,
+        tokens: torch.Tensor,
+        places: torch.Tensor,
+        visible: torch.Tensor | None,
+        *,
+        keep: int = 0,
     ) -> torch.Tensor:
-        return self.net(hidden[None], self._embed(tokens)[None], places, self._keys, visible)[0]
+        return self.net(hidden[None], self._embed(tokens)[None], places, self._keys, visible, keep)[0]
 
 
 class Eagle3Chain(Drafter):

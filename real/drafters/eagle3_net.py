@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, rotate_half
 
 from specsim.errors import ConfigError
 
@@ -127,18 +127,29 @@ class Eagle3Attention(nn.Module):
         self.o_proj = nn.Linear(wide, layer.hidden_size, bias=False)
 
     def forward(
-        self, inputs: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], visible: torch.Tensor | None, keys: Keys
+        self,
+        inputs: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor | None,
+        keys: Keys,
+        keep: int,
     ) -> torch.Tensor:
-        """float[B, n, H] from float[B, n, 2H]; `rotary` and `visible` as `Eagle3Net.forward` makes them."""
-        batch, new, _ = inputs.shape
+        """float[B, keep, H] from float[B, n, 2H]; `rotary`, `visible` and `keep` as `Eagle3Net.forward` makes them."""
         query, key, value = (
-            projection(inputs).view(batch, new, -1, self.head_dim).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            projection(rows).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for projection, rows in ((self.q_proj, inputs[:, -keep:]), (self.k_proj, inputs), (self.v_proj, inputs))
         )
-        query, key = apply_rotary_pos_emb(query, key, *rotary)
-        key, value = keys.update(key, value, 0)
-        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, enable_gqa=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, new, -1))
+        key, value = keys.update(_turned(key, rotary), value, 0)
+        mixed = nn.functional.scaled_dot_product_attention(
+            _turned(query, rotary), key, value, attn_mask=visible, enable_gqa=True
+        )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def _turned(states: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotary embedding of float[B, heads, m, head_dim], at the last m of the places the angles are for."""
+    cosines, sines = (part[:, None, -states.shape[2] :] for part in rotary)
+    return states * cosines + rotate_half(states) * sines
 
 
 class Eagle3Layer(nn.Module):
@@ -161,11 +172,12 @@ class Eagle3Layer(nn.Module):
         rotary: tuple[torch.Tensor, torch.Tensor],
         visible: torch.Tensor | None,
         keys: Keys,
+        keep: int,
     ) -> torch.Tensor:
         normed = self.hidden_norm(hidden)
         inputs = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
         residual = normed if self._norm_before_residual else hidden
-        hidden = residual + self.self_attn(inputs, rotary, visible, keys)
+        hidden = residual[:, -keep:] + self.self_attn(inputs, rotary, visible, keys, keep)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -220,26 +232,31 @@ class Eagle3Net(nn.Module):
         positions: torch.Tensor,
         keys: Keys,
         visible: torch.Tensor | None = None,
+        keep: int = 0,
     ) -> torch.Tensor:
         """Run new entries and append their keys and values.
+
+        Keys and values are made of an entry's input alone, so entries of which only later ones' outputs are wanted need
+        no attention of their own.
 
         Args:
             hidden: float[B, n, H], fused features or the head's own output one entry earlier.
             embedded: float[B, n, H], embeddings of the tokens that follow.
             positions: int64[n], places in the text.
             keys: what they may look back on; longer by n afterwards.
-            visible: bool[n, past + n], True where a new entry sees a held or new one; None: everything.
+            visible: bool[n or keep, past + n], True where a new entry sees a held or new one; None: everything.
+            keep: outputs of only the last `keep` entries (0: all).
 
         Returns:
-            float[B, n, H]; `logits` of it predict the tokens after the embedded ones, and it is itself the hidden state
-            of an entry for such a token.
+            float[B, n or keep, H]; `logits` of it predict the tokens after the embedded ones, and it is itself the
+            hidden state of an entry for such a token.
         """
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
         angles = positions[None, :, None].float() * self._frequencies
         angles = torch.cat([angles, angles], dim=-1)
         rotary = tuple((turn * self._rotary_scale).to(hidden.dtype) for turn in (angles.cos(), angles.sin()))
-        return self.midlayer(hidden, embedded.to(hidden.dtype), rotary, visible, keys)
+        return self.midlayer(hidden, embedded.to(hidden.dtype), rotary, visible, keys, keep or hidden.shape[1])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float[..., draft_vocab_size] from outputs of `forward`."""
