@@ -105,7 +105,7 @@ def test_parse_drafter():
     ("text", "skip", "message"),
     [
         ("layer-skp", None, "did you mean 'layer-skip'"),
-        ("eagle", None, "allowed: none, layer-skip"),
+        ("medusa", None, "allowed: none, layer-skip"),
         ("layer-skip", None, "no default skip set"),
         ("layer-skip:skip=6", None, r"layers \[6\].*0\.\.5"),
         ("layer-skip:keep=9", None, r"keep layer 9: .*0\.\.5"),
