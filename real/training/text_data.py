@@ -93,8 +93,8 @@ class StdlibText(LightningDataModule):
         spread = np.linspace(0, len(checking) - self.length - 1, self.validation_windows).astype(np.int64)
         self._checks = checking[spread[:, None] + np.arange(self.length + 1)]
         self.about = (
-            f"sources of the standard library of Python {platform.python_version()}: {len(kept)} files, {len(training)} tokens for training; "
-            f"{len(held_out)} whole files, {len(checking)} tokens held out"
+            f"sources of the standard library of Python {platform.python_version()}: {len(kept)} files, "
+            f"{len(training)} tokens for training; {len(held_out)} whole files, {len(checking)} tokens held out"
         )
 
     def _stream(self, documents: Sequence[Document]) -> np.ndarray:
