@@ -7,7 +7,6 @@ controllers meet the same luck at the same output position.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +16,6 @@ from specsim.rng import uniform_stream
 
 # Streams 0 and 1 belong to the simulator: acceptance (specsim.acceptance) and controllers (specsim.kernel).
 DRAFT_STREAM, ACCEPT_STREAM, TOKEN_STREAM = 2, 3, 4
-ROWS_AT_ONCE = 32
 
 
 class Draws(Protocol):
@@ -33,11 +31,6 @@ class Draws(Protocol):
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
         """int64 scalar: a draft token drawn from float[V] weights for position pos."""
-        ...
-
-    def tokens(self, weights: torch.Tensor, pos: int, ahead: Sequence[int]) -> Sequence[int]:
-        """For each row of float[R, V] weights the token drawn for position pos + ahead[row], on the host; rows of one
-        position share its luck, which is the number `token` would use there."""
         ...
 
 
@@ -66,13 +59,6 @@ class KeyedDraws:
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
         return pick(weights, self._uniforms(DRAFT_STREAM, pos, 1, weights.device)[0])
 
-    def tokens(self, weights: torch.Tensor, pos: int, ahead: Sequence[int]) -> Sequence[int]:
-        uniforms = self._uniforms(TOKEN_STREAM, pos, max(ahead, default=0) + 1, weights.device)
-        places = torch.tensor(list(ahead), dtype=torch.int64, device=weights.device)
-        # By parts: the sums below are float64 of the size of the vocabulary.
-        parts = zip(weights.split(ROWS_AT_ONCE), uniforms[places].split(ROWS_AT_ONCE), strict=True)
-        return torch.cat([pick(some, luck[:, None])[:, 0] for some, luck in parts]).tolist()
-
     def _uniforms(self, stream: int, pos: int, count: int, device: torch.device) -> torch.Tensor:
         numbers = [uniform_stream(self.seed, stream, self.request, pos + i, 0) for i in range(count)]
         return torch.from_numpy(np.array(numbers, dtype=np.float64)).to(device, non_blocking=True)
@@ -80,13 +66,12 @@ class KeyedDraws:
 
 def pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The token at quantile `uniform` (in [0, 1)) of float[V] weights; never one of weight 0. Weights of NaN yield some
-    token in 0..V-1, so that whoever looks at its probability sees the NaN. Or many at once: float[R, V] and [R, 1].
+    token in 0..V-1, so that whoever looks at its probability sees the NaN.
 
     Sums in float64: in float32 the tail of a vocabulary of 150,000 tokens would be lost to rounding.
     """
     cumulative = weights.double().cumsum(dim=-1)
-    total = cumulative[..., -1:].contiguous() if weights.ndim > 1 else cumulative[-1]
-    found = torch.searchsorted(cumulative, uniform * total, right=True)
+    found = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
     # A product rounded up to the very end would point past the last token; the last one of positive weight is meant.
-    last = torch.searchsorted(cumulative, total)
-    return torch.minimum(found, last).clamp(max=weights.shape[-1] - 1)
+    last = torch.searchsorted(cumulative, cumulative[-1])
+    return torch.minimum(found, last).clamp(max=len(weights) - 1)

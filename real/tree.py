@@ -10,8 +10,9 @@ liranringel/ddtree at c96427a, ddtree.py 212-224).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from real.draws import Draws
@@ -37,11 +38,13 @@ def paths(parents: Sequence[int]) -> list[list[int]]:
 def visible(parents: Sequence[int], past: int, device: torch.device | str) -> torch.Tensor:
     """bool[1 + d, past + 1 + d]: the root and the nodes see the `past` tokens before the root, the root, their
     ancestors and themselves."""
-    seen = torch.zeros(1 + len(parents), past + 1 + len(parents), dtype=torch.bool)
+    seen = np.zeros((1 + len(parents), past + 1 + len(parents)), np.bool_)
     seen[:, : past + 1] = True
-    for row, path in enumerate(paths(parents)):
-        seen[row, [past + 1 + node for node in path]] = True
-    return seen.to(device, non_blocking=True)
+    nodes = seen[:, past + 1 :]
+    for node, parent in enumerate(parents):
+        nodes[node + 1] = nodes[parent + 1]
+        nodes[node + 1, node] = True
+    return torch.from_numpy(seen).to(device, non_blocking=True)
 
 
 def within(draft: Draft, depth: int) -> Draft:
@@ -61,19 +64,19 @@ def within(draft: Draft, depth: int) -> Draft:
     )
 
 
-def walk(tokens: Sequence[int], parents: Sequence[int], choices: Sequence[int]) -> tuple[list[int], int]:
+def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]) -> tuple[list[int], int]:
     """(nodes accepted, from the top; the token that follows them).
 
     Args:
         tokens, parents: the tree's d nodes.
-        choices: the target's token after the root and after every node, d + 1; looked at along the path only.
+        choose: the target's token after the root (row 0) or after node k (row k + 1); asked along the path only.
     """
     children = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
-    path, here = [], -1
-    while (node := children.get((here, choices[here + 1]))) is not None:
+    path, token = [], choose(0)
+    while (node := children.get((path[-1] if path else -1, token))) is not None:
         path.append(node)
-        here = node
-    return path, choices[here + 1]
+        token = choose(node + 1)
+    return path, token
 
 
 def walk_greedy(draft: Draft, scores: torch.Tensor) -> tuple[list[int], int, bool]:
@@ -86,13 +89,15 @@ def walk_greedy(draft: Draft, scores: torch.Tensor) -> tuple[list[int], int, boo
     assert draft.parents is not None
     top, best = scores.max(dim=-1)
     unsound, *both = torch.cat([(~torch.isfinite(top).all())[None].long(), best, draft.tokens]).tolist()
-    return *walk(both[len(best) :], draft.parents.tolist(), both[: len(best)]), bool(unsound)
+    choices, tokens = both[: len(best)], both[len(best) :]
+    return *walk(tokens, draft.parents.tolist(), choices.__getitem__), bool(unsound)
 
 
 def walk_sampling(draft: Draft, scores: torch.Tensor, draws: Draws, pos: int) -> tuple[list[int], int, bool]:
     """(path, token, whether a number was not finite) when the target draws its token everywhere.
 
-    The numbers are those plain decoding would use at the same positions, so that its output is found again.
+    The numbers are those plain decoding would use at the same positions, so that its output is found again. Only along
+    the path is anything drawn: each draw goes through a whole vocabulary.
 
     Args:
         draft: a tree of d nodes.
@@ -101,7 +106,12 @@ def walk_sampling(draft: Draft, scores: torch.Tensor, draws: Draws, pos: int) ->
         pos: output position of the root's children.
     """
     assert draft.parents is not None
-    parents, p = draft.parents.tolist(), torch.softmax(scores.float(), dim=-1)
-    unsound = not bool(torch.isfinite(p).all())
-    choices = draws.tokens(p, pos, [0, *depths(parents)])
-    return *walk(draft.tokens.tolist(), parents, choices), unsound
+    parents, here = draft.parents.tolist(), torch.zeros((), dtype=torch.int64, device=scores.device)
+    ahead = [0, *depths(parents)]
+
+    def choose(row: int) -> int:
+        return int(draws.token(torch.softmax(scores[row].float(), dim=-1), pos + ahead[row], here, 1))
+
+    # As in a softmax: one NaN or infinity, or a row of -inf, spoils its row.
+    unsound = not bool(torch.isfinite(scores.amax(dim=-1)).all())
+    return *walk(draft.tokens.tolist(), parents, choose), unsound

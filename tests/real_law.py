@@ -39,19 +39,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class Asked(Sequence[int]):
-    """Numbers that come about when they are asked for, so that those nobody looks at multiply no cases."""
-
-    def __init__(self, number: Callable[[int], int]) -> None:
-        self._number = number
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._number(row)
-
-
 class Branching:
     """Draws that follow a script of choices and, beyond it, take the first possible one.
 
@@ -84,9 +71,6 @@ class Branching:
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
         return self._pick(DRAFT_STREAM, weights, pos)
-
-    def tokens(self, weights: torch.Tensor, pos: int, ahead: Sequence[int]) -> Sequence[int]:
-        return Asked(lambda row: int(self._pick(TOKEN_STREAM, weights[row], pos + ahead[row])))
 
     def _pick(self, stream: int, weights: torch.Tensor, pos: int) -> torch.Tensor:
         sums = np.concatenate([[0.0], np.cumsum(weights.double().numpy())])

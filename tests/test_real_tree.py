@@ -58,9 +58,9 @@ def test_a_tree_by_hand() -> None:
     seen = visible(PARENTS, 2, "cpu").int().tolist()
     assert seen[0] == [1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert seen[5] == [1, 1, 1, 1, 1, 0, 0, 1, 0]
-    assert walk([4, 5, 6, 7, 8, 9], PARENTS, [4, 5, 9, 9, 9, 3, 9]) == ([0, 1], 9)
-    assert walk([4, 5, 6, 7, 8, 9], PARENTS, [4, 5, 8, 9, 9, 3, 9]) == ([0, 1, 4], 3)
-    assert walk([4, 5, 6, 7, 8, 9], PARENTS, [1] * 7) == ([], 1)
+    assert walk([4, 5, 6, 7, 8, 9], PARENTS, [4, 5, 9, 9, 9, 3, 9].__getitem__) == ([0, 1], 9)
+    assert walk([4, 5, 6, 7, 8, 9], PARENTS, [4, 5, 8, 9, 9, 3, 9].__getitem__) == ([0, 1, 4], 3)
+    assert walk([4, 5, 6, 7, 8, 9], PARENTS, ([1] * 7).__getitem__) == ([], 1)
 
 
 @given(some_parents())
