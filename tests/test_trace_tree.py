@@ -27,10 +27,10 @@ TREE_META = META | {"kind": "tree", "latency": LATENCY}
 
 BAD: dict[str, tuple[Any, Any, str, tuple[str, ...]]] = {
     "rises": (
-        [[0.4, 0.3, 0.35], [0.5]],
+        [[0.5, 0.125, 0.25], [0.5]],
         [0, 0],
         "topk_q",
-        ("0.35 follows 0.3 at rank 2 at draft position 0", "descend"),
+        ("0.25 follows 0.125 at rank 2 at draft position 0", "descend"),
     ),
     "NaN": ([[0.5], [0.25, NAN]], [0, 0], "topk_q", ("value NaN or null at rank 1 at draft position 1", "0 and 1")),
     "null inside": ([[0.5, None], [0.5]], [0, 0], "topk_q", ("value NaN or null at rank 1 at draft position 0",)),

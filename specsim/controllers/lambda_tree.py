@@ -3,7 +3,8 @@
 The rule is that of chains (`lambda_rule`): n nodes are worth E[accepted] - lambda * seconds. Of a tree E[accepted] is
 the sum of the path probabilities of its nodes, whatever depends on what. That a node was accepted is not among what a
 controller is told, only how many were; so the factors that path probabilities must be multiplied with are estimated,
-by size of the probability, by Bayesian linear regression of the accepted number on their sums.
+by size of the probability, by Bayesian linear regression of the accepted number on their sums; factors of neighbouring
+sizes are alike beforehand.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from specsim.controllers.lambda_core import (
 )
 from specsim.jit import jit
 
-SIZES = 6  # of path probabilities: above 1/2, above 1/4, ..., the rest
+SIZES = 12  # classes of path probabilities, each sqrt(1/2) of the one before; the last holds the rest
+STEP = 0.5**0.5
 WORTH, WORTH_SEEN = 4, 5  # mean gain of a tree in tokens, and its observations
 FACTORS, SPREAD = 6, 6 + SIZES  # mean and, row by row, covariance of the factors
 COLUMNS = SPREAD + SIZES * SIZES
@@ -35,7 +37,7 @@ TRIAL = COLUMNS  # scratch column: this round is a trial
 SUMS = COLUMNS + 1  # work columns: summed path probabilities of what is submitted, by size
 
 FIRST_WORTH, WORTH_PRIOR, WORTH_MEMORY = 1.0, 4.0, 64.0  # tokens; observations' worth; rounds remembered
-FACTOR_VARIANCE = 0.25  # prior variance of a factor around 1
+FACTOR_VARIANCE, FACTOR_REACH = 0.5, 6.0  # prior variance of factors around 1; classes over which they are alike
 NOISE_VARIANCE = 4.0  # of the number accepted around its expectation
 
 
@@ -52,7 +54,7 @@ class TreeLambdaParams(NamedTuple):
 @jit
 def size_of(path, size):
     """Size class of a path probability, at least `size`: probabilities come in descending order."""
-    while size < SIZES - 1 and path <= 0.5 ** (size + 1):
+    while size < SIZES - 1 and path <= STEP ** (size + 1):
         size += 1
     return size
 
@@ -144,7 +146,8 @@ def build_tree(values: dict[str, Any], setting: Setting) -> Controller:
     initial[PATIENCE] = FIRST_WAIT
     initial[WORTH], initial[WORTH_SEEN] = FIRST_WORTH, WORTH_PRIOR
     initial[FACTORS : FACTORS + SIZES] = 1.0
-    initial[SPREAD:COLUMNS] = (FACTOR_VARIANCE * np.eye(SIZES)).ravel()
+    apart = np.abs(np.subtract.outer(np.arange(SIZES), np.arange(SIZES)))
+    initial[SPREAD:COLUMNS] = (FACTOR_VARIANCE * np.exp(-apart / FACTOR_REACH)).ravel()
     return Controller(
         name="lambda",
         config=values,
