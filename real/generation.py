@@ -42,7 +42,7 @@ from real.prepared import (
     stop_ids_of,
     with_stop_strings,
 )
-from real.session import make_drafter, setting_of
+from real.session import MAKERS, make_drafter, setting_of
 from real.target import Target
 from specsim.controllers import Controller, build, parse_spec
 from specsim.errors import ConfigError
@@ -81,6 +81,7 @@ class Speculative:
     draft_sampling: str = "greedy"
     seed: int | None = None
     _loaded: dict[str, Loaded] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _made: dict[str, tuple[Any, Drafter]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.drafter, (str, torch.nn.Module)) and not hasattr(self.drafter, "propose"):
@@ -199,9 +200,14 @@ class Speculative:
         loaded = Loaded(
             model=model, tokenizer=None, name=name, stop_ids=stop_ids, device=target.device.type, dtype=dtype
         )
-        return make_drafter(
-            spec, loaded, max_draft_len=self.max_draft_len, draft_sampling=self.draft_sampling, merge_prompt=True
-        )
+        options = {"max_draft_len": self.max_draft_len, "draft_sampling": self.draft_sampling, "merge_prompt": True}
+        if spec.name not in MAKERS:
+            return make_drafter(spec, loaded, **options)
+        # A network of its own is read once for each target, dtype and device, not at every call.
+        key = f"{dtype} {target.device}"
+        if key not in self._made or self._made[key][0] is not model:
+            self._made[key] = (model, make_drafter(spec, loaded, **options))
+        return self._made[key][1]
 
     def _model_drafter(self, target: Target, other: Any, tokenizer: Any, config: GenerationConfig) -> ModelDrafter:
         check_model(other)

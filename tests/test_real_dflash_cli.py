@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real  # noqa: E402
 from real import calibrate, probe, validate  # noqa: E402
+from real.drafters import dflash  # noqa: E402
 from real.drafters.dflash import DFlashDrafter  # noqa: E402
 from real.drafters.dflash_load import save_dflash  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
@@ -175,3 +176,13 @@ def test_generate_drafts_from_the_second_round_on(place: Path) -> None:
     output = real.generate(loaded.model, inputs, max_new_tokens=12, return_dict_in_generate=True, **spelled)
     plain = plain_greedy(loaded.model, inputs["input_ids"][0], 12)
     assert output.sequences[0, -12:].tolist() == plain
+
+
+def test_generate_reads_the_drafter_once_for_a_target(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, load = [], dflash.load_dflash
+    monkeypatch.setattr(dflash, "load_dflash", lambda *args, **more: read.append(args[0]) or load(*args, **more))
+    method = real.Speculative(drafter=f"dflash:path={place / 'drafter'}", controller="static:length=3")
+    models = [load_target(str(place / "tiny"), device="cpu").model for _ in range(2)]
+    for model in (models[0], models[0], models[1], models[1]):
+        model.generate(torch.tensor([[5, 6, 7]]), custom_generate=method, max_new_tokens=3)
+    assert len(read) == 2
