@@ -17,6 +17,7 @@ from specsim.quarantine import quarantine_requests
 from specsim.reader import read_trace
 from specsim.schema import DEFAULT_MAX_NODES
 from specsim.synth import synthesize
+from specsim.synth_cli import main as synth
 from specsim.trace import write_trace
 from specsim.trace_cli import main
 from tests.replay_tools import LATENCY, listing, replay_here
@@ -137,6 +138,16 @@ def test_replay_by_nodes_by_fewer_nodes_and_by_chain(trace: Path) -> None:
     refused = replay_here(trace, "-c", "threshold")
     assert refused.status == 2
     assert "--chain" in refused.err
+
+
+def test_the_command_makes_tree_traces(tmp_path: Path) -> None:
+    path = tmp_path / "made.parquet"
+    arguments = ["two-regime", str(path), "--top-k", "3", "--positions", "12", "--requests", "2", "--b-s", "0.02"]
+    CliRunner().invoke(synth, arguments, standalone_mode=False, catch_exceptions=False)
+    meta, chunk = read_trace(path)
+    assert meta.kind == "tree"
+    assert set(np.diff(chunk.topk_offsets)) == {3}
+    assert replay_here(path, "-c", "caddtree", "--json").document()["results"][0]["controller"] == "caddtree"
 
 
 def test_replay_tells_what_a_length_is(trace: Path) -> None:
