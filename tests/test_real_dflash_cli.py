@@ -169,6 +169,17 @@ def test_validate_finds_no_difference(place: Path, tmp_path: Path) -> None:
     assert max(drafted) > 1.2
 
 
+def test_per_length_is_validated_with_rules_that_read_no_confidences(place: Path, tmp_path: Path, capsys) -> None:
+    """Those that do see confidences which the next pass replaces."""
+    words, rule = ["--repeats", "2", "--controllers"], ",pass_rule=per-length"
+    assert command(validate.main, place, tmp_path / "run", *words, "libraspec", drafter=rule) == 2
+    assert "reads confidences, which pass_rule=per-length replaces" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert command(validate.main, place, tmp_path / "run", *words, "static:length=5", drafter=rule) == 0
+    document = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert all(row["shadow"] is None for row in document["results"])
+
+
 def test_generate_drafts_from_the_second_round_on(place: Path) -> None:
     loaded = load_target(str(place / "tiny"), device="cpu")
     inputs = {"input_ids": torch.tensor([loaded.tokenizer(TEXTS[0])["input_ids"]])}
