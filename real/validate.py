@@ -117,7 +117,7 @@ def check_predictable(controllers: Sequence[Controller], drafter: Drafter) -> No
     if drafter.pass_rule == "per-length" and reading:
         raise ConfigError(
             f"controller {reading[0]!r} reads confidences, which pass_rule=per-length replaces with every pass; "
-            "neither trace nor log holds them all. Validate with pass_rule=keep-first, or compare live (python -m real.run)"
+            "neither trace nor log holds them all. Validate with pass_rule=keep-first, or compare live (real.run)"
         )
 
 
