@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 from real.folder import Run
 from real.paper.loops import WINDOW, fresh_sums, looping
 from real.paper.paired import Times, compare
-from real.paper.summary import Measured, lambda_verdicts, prediction_summary, rows_of
+from real.paper.summary import Measured, lambda_verdicts, prediction_summary, rows_of, summarise
 from real.paper.tables import fastest, markdown, verdict_lines
 from tests.real_paper import cell_of, decoded, plain
 
@@ -80,7 +80,7 @@ def test_the_table_shows_the_fastest_length_and_which_it_is(cell: Measured) -> N
 
 
 def test_lambda_is_judged_against_both_and_explained_where_it_is_slower(cell: Measured) -> None:
-    libra, static = lambda_verdicts([cell])
+    libra, static = lambda_verdicts([summarise(cell)])
     assert (libra["against"], libra["controller"]) == ("LibraSpec", "libraspec")
     assert libra["ratio"] == pytest.approx(0.8)
     # Per prompt lambda takes 0.25 s where LibraSpec takes 0.16 and 0.24: no resample makes it faster.

@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 
 from real import probe
+from real.calibrate import machine
 from real.compare import counted
 from real.data import Prompt, choose, encode, load_prompts
 from real.drafters.base import NoDrafter
@@ -36,12 +37,14 @@ from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, make_drafter
 from real.target import Target
 from real.validation import PromptRun, Work, frozen_calibration, frozen_trace
-from specsim.controllers import Controller
+from specsim.controllers import Controller, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.paths import replace_file
 
 RESULTS = "results.json"
+# Rules that decide by the latency model.
+COST_AWARE = ("lambda", "goodput", "corrected", "caddtree")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,8 @@ class Ready:
         controllers: built with the calibration.
         trace: of the same prompts; None where none can be recorded.
         why: no trace.
-        latency: the calibration.
+        latency: the calibration, or any where `calibrated` says that there is none.
+        calibrated: a calibration serves predictions and rules that look at costs; without either, none is made.
     """
 
     work: Work
@@ -74,6 +78,7 @@ class Ready:
     trace: Path | None
     why: str | None
     latency: LatencyModel
+    calibrated: bool
 
 
 def is_finished(folder: Path) -> bool:
@@ -198,9 +203,16 @@ def _prepare(work: Work, repeats: int) -> Ready:
         why = str(error)
     else:
         trace = frozen_trace(work, None)
-    latency = frozen_calibration(work, None, repeats)
+    needed = trace is not None or any(looks_at_costs(spelling) for spelling in work.spellings)
+    latency = frozen_calibration(work, None, repeats) if needed else ANY_LATENCY
     controllers = work.session.controllers(work.spellings, latency)
-    return Ready(work=work, controllers=controllers, trace=trace, why=why, latency=latency)
+    return Ready(work=work, controllers=controllers, trace=trace, why=why, latency=latency, calibrated=needed)
+
+
+def looks_at_costs(spelling: str) -> bool:
+    """Whether a controller decides by the latency model."""
+    name, given = parse_spec(spelling)
+    return name in COST_AWARE or given.get("charge_draft", "0") != "0"
 
 
 def _finish(ready: Ready, requests: Sequence[Request]) -> None:
@@ -209,8 +221,9 @@ def _finish(ready: Ready, requests: Sequence[Request]) -> None:
         document = evaluate(work, ready.controllers, requests, ready.trace, ready.latency)
     except ConfigError as error:  # a trace that these controllers cannot be replayed on
         document, why = evaluate(work, ready.controllers, requests, None, ready.latency), str(error)
-    document["not_predicted"] = why
-    document["block_len"] = work.session.drafter.block_len
+    document |= {"not_predicted": why, "machine": machine(work.session.loaded, work.session.drafter)}
+    if not ready.calibrated:
+        document["plain_pass"] = None
     decode = work.session.loaded.tokenizer.decode
     texts = {(r.number, name): decode(counted(r, name).decoded.output) for r in requests for name in work.spellings}
     work.folder.finish(requests, texts=texts)

@@ -11,7 +11,7 @@ Owns which experiment gives which files. All are made from the cells' folders, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +21,73 @@ import pyarrow.parquet as pq
 from real.paper import figures
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
-from real.paper.summary import Measured, Row, lambda_verdicts, load_cell, prediction_summary, rows_of
+from real.paper.summary import Measured, Row, Summary, lambda_verdicts, load_cell, prediction_summary, summarise
 from real.paper.tables import markdown
-from real.validation import CALIBRATION
 from specsim.errors import ConfigError
-from specsim.latency import load_latency
 from specsim.paths import replace_file
 from specsim.provenance import provenance
 
 SCHEMA = "specsim.paper/1"
 RESULTS = "results.json"
-Tables = dict[str, pa.Table]
 
 
-def _gains(cells: Sequence[Measured], rows: Sequence[Row]) -> Tables:
-    return {"gains": figures.gains(rows)}
+@dataclass(kw_only=True)
+class Collected:
+    """What is known of the cells gone over so far, their rounds left behind.
+
+    Args:
+        summaries: rows and times of each.
+        data: rows of the figures that are made cell by cell, by file.
+        machines: where it was measured.
+        not_predicted: cells without a prediction, and why.
+        differences: outputs that are not plain decoding's.
+    """
+
+    summaries: list[Summary] = field(default_factory=list)
+    data: dict[str, list[Row]] = field(default_factory=dict)
+    machines: set[str] = field(default_factory=set)
+    not_predicted: list[dict[str, Any]] = field(default_factory=list)
+    differences: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of all cells."""
+        return [row for one in self.summaries for row in one.rows]
+
+    def add(self, cell: Measured, experiment: str) -> None:
+        """One more cell."""
+        self.summaries.append(summarise(cell))
+        for name, rows in PER_CELL[experiment](cell).items() if experiment in PER_CELL else ():
+            self.data.setdefault(name, []).extend(rows)
+        found = cell.document["machine"]
+        self.machines.add(f"{found['device']}, {found['threads']} threads, {found['dtype']}, torch {found['torch']}")
+        if cell.document["not_predicted"] is not None:
+            self.not_predicted.append({"cell": cell.folder.name, "why": cell.document["not_predicted"]})
+        self.differences += [{"cell": cell.folder.name, **one} for one in cell.document["differences"]]
+
+    def tables(self, experiment: str) -> dict[str, pa.Table]:
+        """Data of the experiment's figures, and all rows."""
+        rows = self.rows
+        whole = {name: make(rows) for name, make in OVERALL.get(experiment, {}).items()}
+        return {"rows": pa.Table.from_pylist(rows), **whole} | {
+            name: pa.Table.from_pylist(found) for name, found in self.data.items()
+        }
 
 
-def _lengths(cells: Sequence[Measured], rows: Sequence[Row]) -> Tables:
-    found = [figures.lengths(cell) for cell in cells]
-    along = [row for rows, _ in found for row in rows]
-    return {
-        "lengths": pa.Table.from_pylist(along),
-        "deviations": pa.Table.from_pylist([row for _, rows in found for row in rows]),
-    }
+def _lengths(cell: Measured) -> dict[str, list[Row]]:
+    along, deviations = figures.lengths(cell)
+    return {"lengths": along, "deviations": deviations}
 
 
-def _breakdown(cells: Sequence[Measured], rows: Sequence[Row]) -> Tables:
-    return {"breakdown": figures.breakdown(rows)}
-
-
-def _limits(cells: Sequence[Measured], rows: Sequence[Row]) -> Tables:
-    judged = [row for cell in cells for row in figures.calibration(cell)]
-    return {"max_lengths": figures.max_lengths(rows), "calibration": pa.Table.from_pylist(judged)}
-
-
-FIGURES: Mapping[str, Callable[[Sequence[Measured], Sequence[Row]], Tables]] = {
-    "figure1": _gains,
+PER_CELL: Mapping[str, Callable[[Measured], dict[str, list[Row]]]] = {
     "figure2": _lengths,
-    "figure3": _breakdown,
-    "figure4": _limits,
+    "figure4": lambda cell: {"calibration": figures.calibration(cell)},
     "figure5": _lengths,
+}
+OVERALL: Mapping[str, Mapping[str, Callable[[Sequence[Row]], pa.Table]]] = {
+    "figure1": {"gains": figures.gains},
+    "figure3": {"breakdown": figures.breakdown},
+    "figure4": {"max_lengths": figures.max_lengths},
 }
 
 
@@ -76,24 +102,23 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
     Raises:
         ConfigError: a cell that cannot be read, or a figure that none of the cells can give.
     """
-    cells = [load_cell(cell, place) for cell in config.cells()]
-    rows = [row for cell in cells for row in rows_of(cell)]
-    tables = {"rows": pa.Table.from_pylist(rows)}
-    if config.experiment in FIGURES:
-        tables |= FIGURES[config.experiment](cells, rows)
+    found = Collected()
+    for cell in config.cells():
+        found.add(load_cell(cell, place), config.experiment)
+    rows, tables = found.rows, found.tables(config.experiment)
     document = {
         "schema": SCHEMA,
         "experiment": config.experiment,
         "config": asdict(config),
         "provenance": provenance(packages=()),
-        "machines": sorted({_machine(cell) for cell in cells}),
+        "machines": sorted(found.machines),
         "rows": rows,
-        "lambda": lambda_verdicts(cells),
+        "lambda": lambda_verdicts(found.summaries),
         "prediction": prediction_summary(rows),
-        "not_predicted": [_unpredicted(cell) for cell in cells if cell.document["not_predicted"] is not None],
-        "differences": [{"cell": cell.folder.name, **one} for cell in cells for one in cell.document["differences"]],
-        "deviations": tables["deviations"].to_pylist() if "deviations" in tables else [],
-        "depths": _by_depth(tables["calibration"]) if "calibration" in tables else [],
+        "not_predicted": found.not_predicted,
+        "differences": found.differences,
+        "deviations": found.data.get("deviations", []),
+        "depths": _by_depth(found.data.get("calibration", [])),
     }
     for name, table in tables.items():
         if not table.num_rows:
@@ -117,17 +142,10 @@ def is_lossless(document: Mapping[str, Any]) -> bool:
     return explained and all(row["shadow"] is None for row in document["rows"])
 
 
-def _machine(cell: Measured) -> str:
-    found = load_latency(cell.folder / CALIBRATION).provenance
-    return f"{found['device']}, {found['threads']} threads, {found['dtype']}"
-
-
-def _unpredicted(cell: Measured) -> dict[str, Any]:
-    return {"cell": cell.folder.name, "why": cell.document["not_predicted"]}
-
-
-def _by_depth(table: pa.Table) -> list[dict[str, Any]]:
-    """Calibration error per method, dataset and depth, without the bins."""
+def _by_depth(rows: Sequence[Row]) -> list[Row]:
+    """Calibration error per place, method and depth, without the bins."""
     keys = ("target", "dataset", "temperature", "method", "depth", "ece")
-    rows = table.select(keys).to_pylist()
-    return [dict(zip(keys, values, strict=True)) for values in dict.fromkeys(tuple(row.values()) for row in rows)]
+    return [
+        dict(zip(keys, values, strict=True))
+        for values in dict.fromkeys(tuple(row[key] for key in keys) for row in rows)
+    ]

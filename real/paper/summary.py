@@ -125,21 +125,42 @@ def best(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: row["eta"])
 
 
-def lambda_verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What is kept of a cell when its rounds are not: they would not all fit in memory.
+
+    Args:
+        cell: what was measured.
+        rows: as from `rows_of`.
+        times: per prompt, by controller.
+    """
+
+    cell: Cell
+    rows: Sequence[Row]
+    times: Mapping[str, Times]
+
+
+def summarise(cell: Measured) -> Summary:
+    """The summary of a cell."""
+    times = {spelling: times_of(cell, spelling) for spelling in cell.cell.method.spellings()}
+    return Summary(cell=cell.cell, rows=rows_of(cell), times=times)
+
+
+def lambda_verdicts(cells: Sequence[Summary]) -> list[dict[str, Any]]:
     """`lambda` against LibraSpec and against the best static length: at least as fast, and if not, what costs it.
 
     Cells of one method are variants of each other (tree budgets, say); each side is its fastest variant. They decoded
     the same prompts, each with plain decoding beside it.
     """
-    groups: dict[tuple[Any, ...], list[Measured]] = {}
-    for cell in cells:
-        key = (cell.cell.target, cell.cell.dataset, cell.cell.temperature, cell.cell.method.name)
-        groups.setdefault(key, []).append(cell)
+    groups: dict[tuple[Any, ...], list[Summary]] = {}
+    for one in cells:
+        key = (one.cell.target, one.cell.dataset, one.cell.temperature, one.cell.method.name)
+        groups.setdefault(key, []).append(one)
     return [verdict for group in groups.values() for verdict in _verdicts(group)]
 
 
-def _verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
-    found = [(row, cell) for cell in cells for row in rows_of(cell)]
+def _verdicts(cells: Sequence[Summary]) -> list[dict[str, Any]]:
+    found = [(row, one) for one in cells for row in one.rows]
     mine = _fastest(found, (LAMBDA,))
     if mine is None:
         return []
@@ -148,7 +169,7 @@ def _verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
         other = _fastest(found, labels)
         if other is None:
             continue
-        times = [times_of(cell, row["controller"]) for row, cell in (mine, other)]
+        times = [one.times[row["controller"]] for row, one in (mine, other)]
         place = {key: mine[0][key] for key in ("target", "dataset", "temperature", "method", "drafter")}
         told = {"against": against, "controller": other[0]["controller"], "other_drafter": other[0]["drafter"]}
         ratio = compare(*times, seed=mine[1].cell.config.seed)
@@ -156,7 +177,7 @@ def _verdicts(cells: Sequence[Measured]) -> list[dict[str, Any]]:
     return verdicts
 
 
-def _fastest(found: Sequence[tuple[Row, Measured]], labels: tuple[str, ...]) -> tuple[Row, Measured] | None:
+def _fastest(found: Sequence[tuple[Row, Summary]], labels: tuple[str, ...]) -> tuple[Row, Summary] | None:
     return max((one for one in found if one[0]["label"] in labels), key=lambda one: one[0]["eta"], default=None)
 
 

@@ -1,0 +1,279 @@
+"""Experiments end to end on a tiny model: cells that are kept and continued, and the files that come of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from real import calibrate
+from real.folder import RunFolder, read_run
+from real.interleave import Comparison
+from real.measure import measure
+from real.paper import __main__ as command
+from real.paper import cells
+from real.paper.config import parse_config
+from specsim.errors import run_cli
+from specsim.latency import LatencyModel, Table
+from specsim.trace import open_trace
+from tests.conftest import ROOT
+from tests.real_tiny import save_tiny
+
+TEXTS = ("abcabcabd abcabc", "hello hello he", "xyzzy xy xyzzy")
+COSTS = LatencyModel(
+    verify=Table(s=(1.0, 2.0, 3.0, 5.0), times_s=(0.05, 0.08, 0.09, 0.12)),
+    ctx_s=1e-4,
+    draft_pass_s=0.02,
+    overhead_s=0.003,
+)
+EXIT = {
+    "name": "Exit",
+    "drafter": "early-exit:layers=2",
+    "max_draft_len": 4,
+    "static": "1..2",
+    "controllers": {"LibraSpec": "libraspec:block=2", "lambda": "lambda"},
+}
+LOOKUP = {
+    "name": "Lookup",
+    "drafter": "prompt-lookup:ngram=2",
+    "max_draft_len": 4,
+    "static": [4],
+    "controllers": {"LibraSpec": "libraspec:block=2,max=3", "max=4": "libraspec:block=2,max=4"},
+}
+
+
+def steadied(*args: Any, **options: Any) -> list[Any]:
+    """Measures for real, then says what `COSTS` does: times of a tiny model on a busy machine are noise."""
+    return [
+        replace(
+            one,
+            verify_s=float(COSTS.verify_s(one.s, one.ctx_len)),
+            draft_s=COSTS.draft_pass_s * one.passes,
+            overhead_s=COSTS.overhead_s,
+        )
+        for one in measure(*args, **options)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny(folder / "model", seed=3, spread=0.08)  # pyright: ignore[reportArgumentType]
+    (folder / "p.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
+    return folder
+
+
+def config(tiny: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "experiment": "table1",
+        "temperatures": [0, 1],
+        "max_new_tokens": 14,
+        "repeats": 2,
+        "device": "cpu",
+        "datasets": {"Small": {"data": str(tiny / "p.jsonl"), "requests": 3}},
+        "pairs": [{"target": str(tiny / "model"), "methods": [EXIT, LOOKUP]}],
+        **changes,
+    }
+
+
+def run(document: dict[str, Any], out: Path, *more: str) -> int:
+    """Exit status of the command."""
+    file = out.parent / f"{out.name}.yaml"
+    file.write_text(yaml.safe_dump(document))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate, "measure", steadied)
+        with pytest.raises(SystemExit) as left:
+            run_cli(command.main, [document["experiment"], f"--config={file}", f"--out={out}", *more])
+    return int(left.value.code or 0)
+
+
+def results(out: Path) -> dict[str, Any]:
+    return json.loads((out / "results.json").read_text())
+
+
+def decisions(place: Path) -> list[Any]:
+    """What was decided in every round of every cell, times aside."""
+    found = []
+    for folder in sorted(path for path in place.iterdir() if path.is_dir()):
+        for request in RunFolder(folder, read_run(folder)["config"], reopen=True).load():
+            for one in sorted((one for one in request.runs if not one.warmup), key=lambda one: one.controller):
+                lengths = [(row.pos, row.submitted_len, row.accepted_len) for row in one.decoded.rounds]
+                found.append((folder.name, request.number, one.controller, one.decoded.output, lengths))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert run(config(tiny), out) == 0
+    return out
+
+
+def test_every_method_has_a_row_with_a_prediction(finished: Path) -> None:
+    document = results(finished)
+    rows = document["rows"]
+    found = {(row["temperature"], row["method"], row["label"], row["controller"]) for row in rows}
+    for temperature in (0, 1):
+        assert (temperature, "Exit", "static", "static:length=2") in found
+        assert (temperature, "Lookup", "LibraSpec", "libraspec:block=2,max=3") in found
+    assert len(rows) == len(found) == 2 * (4 + 3)
+    assert all(row["predicted"] is not None and row["shadow"] is None for row in rows)
+    assert document["prediction"]["predicted"] == len(rows)
+    assert document["not_predicted"] == document["differences"] == []
+    assert {(one["temperature"], one["against"]) for one in document["lambda"]} == {
+        (temperature, label) for temperature in (0, 1) for label in ("LibraSpec", "static")
+    }
+    assert pq.read_table(finished / "rows.parquet").num_rows == len(rows)
+    text = (finished / "table1.md").read_text()
+    assert "T = 1" in text
+    assert "| Exit lambda |" in text
+
+
+def test_greedy_rows_emit_plain_decodings_tokens_and_sampled_ones_their_own(finished: Path) -> None:
+    tokens = {}
+    for name, _, controller, output, _ in decisions(finished / "cells"):
+        tokens.setdefault((name, controller), []).append(output)
+    for (name, controller), outputs in tokens.items():
+        if "-T0-" in name:
+            assert outputs == tokens[name, "plain"], controller
+    sampled = [outputs for (name, controller), outputs in tokens.items() if "-T1-" in name and controller == "plain"]
+    greedy = [outputs for (name, controller), outputs in tokens.items() if "-T0-" in name and controller == "plain"]
+    assert sampled[0] == sampled[1]
+    assert sampled[0] != greedy[0]
+
+
+def test_a_trace_of_sampled_text_says_so(finished: Path) -> None:
+    for folder in sorted((finished / "cells").iterdir()):
+        with open_trace(folder / "trace.parquet") as reader:
+            meta = reader.meta
+        assert meta.temperature == float("-T1-" in folder.name)
+        assert meta.exact == (meta.temperature == 0)
+        assert json.loads((folder / "calibration.json").read_text())["provenance"]["sample"] == (meta.temperature == 1)
+        assert json.loads((folder / "results.json").read_text())["other_texts_in_trace"] == 0
+
+
+def test_a_finished_experiment_is_summed_up_again_without_a_model(
+    tiny: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = results(finished)
+    monkeypatch.setattr(cells, "load_target", lambda *_, **__: pytest.fail("loaded a model"))
+    assert run(config(tiny), finished) == 0
+    assert results(finished)["rows"] == before["rows"]
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Prompts decoded, by drafter, as they come."""
+    done: list[str] = []
+    original = Comparison.run
+
+    def counting(self: Comparison, number: int, *rest: Any, **options: Any) -> Any:
+        done.append(f"{self.session.drafter.name} {number}")
+        return original(self, number, *rest, **options)
+
+    monkeypatch.setattr(Comparison, "run", counting)
+    return done
+
+
+def test_an_interrupted_experiment_continues(
+    tiny: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodes: list[str]
+) -> None:
+    out, counting = tmp_path / "run", Comparison.run
+
+    def interrupted(self: Comparison, *rest: Any, **options: Any) -> Any:
+        if len(decodes) == 8:
+            raise KeyboardInterrupt
+        return counting(self, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Comparison, "run", interrupted)
+        assert run(config(tiny), out) == 130
+    assert len(decodes) == 8
+    assert not (out / "results.json").exists()
+    assert run(config(tiny), out) == 0
+    assert len(decodes) == 2 * 2 * 3
+    assert decisions(out / "cells") == decisions(finished / "cells")
+    # Methods take turns: no drafter is more than one prompt ahead.
+    names = [name.rpartition(" ")[0] for name in decodes[:6]]
+    assert all(abs(2 * names[:end].count(names[0]) - end) <= 2 for end in range(1, 7))
+
+
+def test_another_method_leaves_finished_cells_alone(
+    tiny: Path, tmp_path: Path, decodes: list[str], finished: Path
+) -> None:
+    more = {**LOOKUP, "name": "Longer", "drafter": "prompt-lookup:ngram=1"}
+    pairs = [{"target": str(tiny / "model"), "methods": [EXIT, LOOKUP, more]}]
+    shared = f"--cells={finished / 'cells'}"
+    assert run(config(tiny, pairs=pairs, temperatures=[0]), tmp_path / "run", shared) == 0
+    assert len(decodes) == 3
+    assert {row["method"] for row in results(tmp_path / "run")["rows"]} == {"Exit", "Lookup", "Longer"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "files"),
+    [
+        ("figure1", {"gains"}),
+        ("figure2", {"lengths", "deviations"}),
+        ("figure3", {"breakdown"}),
+        ("figure4", {"max_lengths", "calibration"}),
+        ("figure5", {"lengths", "deviations"}),
+    ],
+)
+def test_figures_come_from_the_same_cells(
+    tiny: Path, finished: Path, tmp_path: Path, experiment: str, files: set[str], decodes: list[str]
+) -> None:
+    out = tmp_path / "run"
+    document = config(tiny, experiment=experiment, temperatures=[0])
+    assert run(document, out, f"--cells={finished / 'cells'}") == 0
+    assert decodes == []
+    assert {path.stem for path in out.glob("*.parquet")} == files | {"rows"}
+    pictures = list(out.glob("*.png"))
+    assert pictures
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_drawing_needs_no_torch(tiny: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(config(tiny, experiment="figure4", temperatures=[0]), out, f"--cells={finished / 'cells'}") == 0
+    for path in out.glob("*.png"):
+        path.unlink()
+    code = "import sys; from analysis.paper import draw; draw(__import__('pathlib').Path(sys.argv[1])); "
+    code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'real')))"
+    assert subprocess.run([sys.executable, "-c", code, str(out)], cwd=ROOT, check=False).returncode == 0
+    assert {path.name.partition("-")[0] for path in out.glob("*.png")} == {"max", "depths", "reliability"}
+
+
+def test_a_longer_context_is_a_dataset_of_its_own(tiny: Path, tmp_path: Path) -> None:
+    data = {"Long": {"data": str(tiny / "p.jsonl"), "requests": 2, "context": 40}}
+    method = {**LOOKUP, "controllers": {}}
+    pairs = [{"target": str(tiny / "model"), "methods": [method]}]
+    document = config(tiny, experiment="figure3", datasets=data, pairs=pairs, temperatures=[0])
+    assert run(document, tmp_path / "run") == 0
+    (file,) = (tmp_path / "run" / "cells").glob("prompts-40-*.jsonl")
+    lines = [json.loads(line)["prompt"] for line in file.read_text().splitlines()]
+    # One token a character; the other two texts do not both fit before the prompt.
+    assert all(24 < len(line) <= 40 for line in lines)
+    assert all(any(line.endswith(text) for text in TEXTS) for line in lines)
+    assert len(parse_config(document).cells()) == 1
+
+
+def test_a_file_of_another_experiment_and_an_unfit_prompt_are_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump(config(tiny)))
+    with pytest.raises(SystemExit) as left:
+        run_cli(command.main, ["table2", f"--config={file}", f"--out={tmp_path / 'run'}"])
+    assert left.value.code == 2
+    assert "is of table1, not of table2" in capsys.readouterr().err
+    assert run(config(tiny, max_new_tokens=300), tmp_path / "long") == 2
+    assert "context window" in capsys.readouterr().err
