@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
@@ -207,3 +209,20 @@ def test_refusals() -> None:
         Eagle3Tree(found.net, found.model, name="x", top_k=0)
     with pytest.raises(ConfigError, match=r"layers 0\.\.2"):
         Eagle3Chain(found.net, tiny_llama(layers=3), name="x")
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_bfloat16(kind: str) -> None:
+    found = pair()
+    model, net = copy.deepcopy(found.model).bfloat16(), copy.deepcopy(found.net).bfloat16()
+    if kind == "chain":
+        drafter = Eagle3Chain(net, model, name=kind, max_draft_len=5)
+    else:
+        drafter = Eagle3Tree(net, model, name=kind, size=11, depth=4, top_k=3)
+    controller = OnlineController(controller_of("static:length=5", drafter))
+    decoded = decode(Target(model), drafter, controller, found.prompt, Settings(max_new_tokens=20))
+    assert len(decoded.output) == 20
+    assert sum(row.accepted_len for row in decoded.rounds) > 3
+    wide = begun(Eagle3Chain(found.net, found.model, name=kind), found.model, found.prompt).propose(1, -1)
+    narrow = begun(Eagle3Chain(net, model, name=kind), model, found.prompt).propose(1, -1)
+    assert narrow.q.tolist() == pytest.approx(wide.q.tolist(), rel=0.1)
