@@ -196,7 +196,7 @@ class Eagle3Tree(Drafter):
             if not 1 <= number <= MAX_DRAFT_LEN:
                 raise ConfigError(f"eagle3: {what} is {number}; allowed: 1..{MAX_DRAFT_LEN}")
         self.net, self.name = net, name
-        self.top_k, self.depth = min(top_k, net.config.draft_vocab_size), depth
+        self.top_k, self.depth, self._levels = min(top_k, net.config.draft_vocab_size), depth, depth
         # The first level has top_k nodes, every other one top_k squared that compete.
         self.max_draft_len = min(size, self.top_k + (depth - 1) * self.top_k**2)
         self.block_len = self.max_draft_len
@@ -204,7 +204,7 @@ class Eagle3Tree(Drafter):
         self.tap = self._head.tap
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
-        self._head.start(prompt, capacity + self.top_k * self.depth)
+        self._head.start(prompt, capacity + self.top_k * self._levels)
         self._draft: Draft | None = None
 
     def propose(self, count: int, arm: int) -> Draft:
@@ -226,7 +226,7 @@ class Eagle3Tree(Drafter):
         all_scores, all_tokens, all_parents = [scores[0]], [tokens[0]], [torch.full((k,), -1, device=device)]
         beam, hidden = torch.arange(k, device=device), self._head.hidden.expand(k, -1)
         score, token, seen, total = scores[0], tokens[0], own, k
-        for step in range(self.depth - 1):
+        for step in range(self._levels - 1):
             output = self._head.draft(hidden, token, step, seen)
             scores, tokens = self._children(output, score)
             all_scores.append(scores.flatten())
@@ -254,7 +254,7 @@ class Eagle3Tree(Drafter):
             tokens[order],
             (kept - torch.cat([kept.new_zeros(1), kept[:-1]])).exp().float(),
             parents=place[parents[order]].cpu(),
-            passes=self.depth,
+            passes=self._levels,
         )
 
 
