@@ -51,7 +51,7 @@ def test_dual_is_another_drafter() -> None:
     assert plain.q != dual.q
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data(), dual=st.booleans(), threshold=st.sampled_from(THRESHOLDS))
 def test_every_round_drafts_as_a_fresh_one(data: st.DataObject, dual: bool, threshold: float) -> None:
     """After any requests and any verdicts: what is kept in the cache is what the text alone would give."""

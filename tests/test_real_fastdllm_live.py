@@ -70,7 +70,7 @@ def live_spellings() -> list[str]:
 
 @pytest.mark.parametrize("spelling", live_spellings())
 def test_output_is_plain_greedy_output(spelling: str) -> None:
-    for dual in (False, True):
+    for dual in (False, True) if spelling in PLANS else (False,):
         decoded, controller = run(spelling, threshold=0.3, dual=dual)
         assert decoded.output == subject()[1]
         difference = shadow(controller, [(0, decoded.rounds)], block_len=3, max_draft_len=20, seed=5, compiled=False)
