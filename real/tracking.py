@@ -327,7 +327,8 @@ class Curves:
         _check_folder(self._folder)
         self._opened.summary.update(dict(summary))
         artifact = wandb.Artifact(f"model-{self._name}", type="model")
-        artifact.add_dir(str(result))
+        for path in sorted(result.iterdir()):  # not add_dir: it writes to the terminal
+            artifact.add_file(str(path))
         self._opened.log_artifact(artifact)
 
     def _close(self, exit_code: int) -> None:

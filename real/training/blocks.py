@@ -45,11 +45,29 @@ def slots_at(known: Known, anchors: torch.Tensor, count: int) -> Slots:
     return Slots(anchors, known.greedy[rows, clamped], valid, clamped)
 
 
-def draw_anchors(known: Known, count: int, rng: np.random.Generator) -> torch.Tensor:
-    """int64[B, count] places from the end of each beginning to the last but one token, in order; some may repeat."""
-    low, high = (known.prompt_lens - 1).clamp(min=1), known.lengths - 1
-    share = torch.from_numpy(np.sort(rng.random((len(known.ids), count)), axis=1)).to(known.ids.device)
-    return low[:, None] + (share * (high - low).clamp(min=1)[:, None]).long()
+def draw_anchors(known: Known, count: int, rng: np.random.Generator, loops: float = 1.0) -> torch.Tensor:
+    """Places to begin drafts at, from the end of each beginning to the last but one token.
+
+    Args:
+        known: the texts.
+        count: places in a text; some may be the same.
+        rng: draws them.
+        loops: chance of a place whose next token is in a loop (`repeated`), relative to others. A greedy text of a
+            small model soon goes round in circles, which are quickly learned.
+
+    Returns:
+        int64[B, count], ascending in each text.
+    """
+    rows = []
+    for ids, length, prompt_len in zip(known.ids, known.lengths.tolist(), known.prompt_lens.tolist(), strict=True):
+        low, high = max(1, prompt_len - 1), length - 1
+        chances = np.ones(max(1, high - low))
+        if loops != 1.0:
+            chances[repeated(ids[:length].cpu().numpy())[low + 1 : high + 1]] = loops
+        sums = np.cumsum(chances)
+        places = np.searchsorted(sums, rng.random(count) * sums[-1], side="right").clip(max=len(chances) - 1)
+        rows.append(low + np.sort(places))
+    return torch.from_numpy(np.stack(rows)).to(known.ids.device)
 
 
 def path_weights(right: torch.Tensor, valid: torch.Tensor, lam: float) -> torch.Tensor:

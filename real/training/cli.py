@@ -75,6 +75,16 @@ class TrainCLI(LightningCLI):
         except (MisconfigurationException, ValueError) as error:
             raise ConfigError(f"trainer: {error}") from error
 
+    def instantiate_classes(self) -> None:
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            # The parser tries a module's types one by one, and wraps what one of them refuses.
+            refusal: BaseException | None = error
+            while refusal is not None and not isinstance(refusal, ConfigError):
+                refusal = refusal.__cause__
+            raise refusal or error from error
+
     def after_instantiate_classes(self) -> None:
         assert self.subcommand is not None
         whole = self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False, format="json")

@@ -35,6 +35,7 @@ class DFlashModule(DrafterModule):
         vocabulary: ids that are drafted, the most frequent ones in the texts; None: all.
         own_head: a head of its own, begun as a copy of the target's, instead of the target's.
         anchors: blocks in a text.
+        loops: chance of a block in a loop, see `real.training.blocks.draw_anchors`.
         loss: how slots weigh.
         memory_gb: see TargetStates.
         seed: of the initial weights.
@@ -53,6 +54,7 @@ class DFlashModule(DrafterModule):
         vocabulary: int | None = 1024,
         own_head: bool = True,
         anchors: int = 32,
+        loops: float = 1.0,
         loss: SlotLoss = SlotLoss(),  # noqa: B008 - frozen, and shown as the default
         memory_gb: float = 4.0,
         seed: int = 0,
@@ -61,7 +63,7 @@ class DFlashModule(DrafterModule):
         warmup_steps: int = 100,
     ) -> None:
         super().__init__(target, layers, block_size - 1, vocabulary, loss, memory_gb, muon_lr, adam_lr, warmup_steps)
-        self.anchors = anchors
+        self.anchors, self.loops = anchors, loops
         model = self.target
         hidden = model.get_input_embeddings().weight.shape[1]
         config = DFlashConfig(
@@ -117,7 +119,7 @@ class DFlashModule(DrafterModule):
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> torch.Tensor:
         known = self.known(batch)
-        slots = slots_at(known, draw_anchors(known, self.anchors, self.draws(batch)), self.block)
+        slots = slots_at(known, draw_anchors(known, self.anchors, self.draws(batch), self.loops), self.block)
         return self.slot_loss(self.logits(known, slots), slots, known, self.net.kept_ids)
 
     def drafts(self, known: Known, slots: Slots) -> torch.Tensor:

@@ -81,8 +81,6 @@ class Keeper(Callback):
                 f"{found.get(key)!r}, now {wanted.get(key)!r}); choose another keep.out, or add --keep.force true to "
                 "throw it away"
             )
-        with replace_file(file) as temporary:
-            temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
         checkpoint = self.out / CHECKPOINT
         return checkpoint if checkpoint.exists() else None
 
@@ -145,6 +143,9 @@ class Keeper(Callback):
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
+        # Not before: a run that cannot even begin should not claim the folder for its settings.
+        with replace_file(self.out / SETTINGS) as temporary:
+            temporary.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
         with replace_file(self.out / CHECKPOINT) as temporary:
             trainer.save_checkpoint(temporary)
         with replace_file(self.out / CURVES) as temporary:
