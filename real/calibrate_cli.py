@@ -27,7 +27,7 @@ DEFAULT_CONTEXTS = (64, 192, 448)
 
 
 def calibration_texts(
-    loaded: Loaded, dataset: str, lengths: Sequence[int], *, seed: int, max_draft_len: int
+    loaded: Loaded, dataset: str, lengths: Sequence[int], *, seed: int, max_draft_len: int, depth: int | None = None
 ) -> list[torch.Tensor]:
     """Prompts of given lengths: prompts of a dataset one after the other, cut on the left, so that each ends as one.
 
@@ -37,6 +37,7 @@ def calibration_texts(
         lengths: tokens of each text; those the window does not allow are shortened.
         seed: of the order.
         max_draft_len: longest draft that will be measured.
+        depth: as in `most_new_tokens`.
 
     Raises:
         ConfigError: a length below 2, or a window too short to measure in at all.
@@ -44,7 +45,7 @@ def calibration_texts(
     if min(lengths) < 2:
         raise ConfigError(f"--context {min(lengths)}: allowed: 2 or more tokens")
     window = getattr(loaded.model.config, "max_position_embeddings", None)
-    most = max(lengths) if window is None else window - most_new_tokens(max_draft_len)
+    most = max(lengths) if window is None else window - most_new_tokens(max_draft_len, depth)
     if most < 2:
         raise ConfigError(
             f"the target's window of {window} tokens is too short to measure drafts of {max_draft_len}; lower "
@@ -111,7 +112,9 @@ def main(
     console = Console(stderr=True)
     session = open_session(target, drafter, dtype=dtype, device=device, max_draft_len=max_draft_len)
     longest = session.drafter.max_draft_len or max_draft_len  # of a tree its nodes
-    texts = calibration_texts(session.loaded, dataset, contexts, seed=seed, max_draft_len=longest)
+    texts = calibration_texts(
+        session.loaded, dataset, contexts, seed=seed, max_draft_len=longest, depth=session.drafter.depth
+    )
     report = measure_latency(
         session.loaded,
         session.drafter,

@@ -61,10 +61,11 @@ def lengths_up_to(max_draft_len: int) -> list[int]:
     return sorted({s for s in LENGTHS if s < longest} | {longest})
 
 
-def most_new_tokens(max_draft_len: int) -> int:
-    """Tokens that one repeat may add to a context."""
+def most_new_tokens(max_draft_len: int, depth: int | None = None) -> int:
+    """Tokens that one repeat may add to a context: its rounds' drafts accepted to their end, of trees to a depth."""
+    longest = max_draft_len if depth is None else min(depth, max_draft_len)
     lengths = _lengths(max_draft_len)
-    return sum(lengths) + len(lengths) + max_draft_len + 1
+    return sum(min(length, longest) for length in lengths) + len(lengths) + longest + 1
 
 
 def _lengths(max_draft_len: int) -> list[int]:
@@ -149,7 +150,8 @@ class _Filled(Drafter):
     def __init__(self, drafter: Drafter, max_draft_len: int, rng: np.random.Generator) -> None:
         self._drafter, self._rng = drafter, rng
         self.name, self.block_len, self.max_draft_len = drafter.name, drafter.block_len, max_draft_len
-        self.branches, self.max_scored_len, self.tap = drafter.branches, drafter.max_scored_len, drafter.tap
+        self.branches, self.depth, self.tap = drafter.branches, drafter.depth, drafter.tap
+        self.max_scored_len = drafter.max_scored_len
         self.own: list[int] = []
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -207,7 +209,7 @@ def measure(
         ConfigError: the target's window is too short for a context and one repeat.
     """
     rng = np.random.default_rng(seed)
-    lengths, most_new = _lengths(max_draft_len), most_new_tokens(max_draft_len)
+    lengths, most_new = _lengths(max_draft_len), most_new_tokens(max_draft_len, drafter.depth)
     for prompt in contexts:
         if target.window is not None and len(prompt) + most_new > target.window:
             raise ConfigError(

@@ -318,11 +318,10 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
     latency = None
     if repeats > 0:
         tokens, ctx_len = _flat(requests)
-        longest = drafter.max_draft_len
-        contexts = contexts_of(tokens, ctx_len, loaded, longest)
+        contexts = contexts_of(tokens, ctx_len, loaded, drafter)
         try:
             latency = measure_latency(
-                loaded, drafter, contexts, max_draft_len=longest, repeats=repeats, console=console
+                loaded, drafter, contexts, max_draft_len=drafter.max_draft_len, repeats=repeats, console=console
             ).model.to_dict()
         except ConfigError as error:  # an hour of recording is worth more than one bad calibration
             console.print(f"no latency model: {error}. Later: python -m real.probe --latency-only {out}")

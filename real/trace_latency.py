@@ -97,9 +97,10 @@ def measure_again(path: Path, loaded: Loaded, *, repeats: int, console: Console)
     if "token" not in extra or chunk.ctx_len is None:
         raise ConfigError(f"{path}: has no column 'token' or 'ctx_len', so no context can be rebuilt; record it again")
     drafter = make_drafter(spec, loaded, max_draft_len=meta.max_draft_len)
-    longest = drafter.max_draft_len
-    contexts = contexts_of(np.asarray(extra["token"]), chunk.ctx_len, loaded, longest)
-    report = measure_latency(loaded, drafter, contexts, max_draft_len=longest, repeats=repeats, console=console)
+    contexts = contexts_of(np.asarray(extra["token"]), chunk.ctx_len, loaded, drafter)
+    report = measure_latency(
+        loaded, drafter, contexts, max_draft_len=drafter.max_draft_len, repeats=repeats, console=console
+    )
     document = {**meta.to_json(), "latency": report.model.to_dict()}
     write_trace(path, TraceMeta.from_json(document, path), chunk, extra_columns=extra)
 
@@ -121,16 +122,17 @@ def stored_drafter(path: Path, meta: TraceMeta) -> DrafterSpec:
     )
 
 
-def contexts_of(tokens: np.ndarray, ctx_len: np.ndarray, loaded: Loaded, max_draft_len: int) -> list[torch.Tensor]:
+def contexts_of(tokens: np.ndarray, ctx_len: np.ndarray, loaded: Loaded, drafter: Drafter) -> list[torch.Tensor]:
     """int64 prompts as long as the shortest, the median and the longest context of a trace.
 
     Args:
         tokens: the trace's output tokens, repeated where a context is longer.
         ctx_len: of its rows.
         loaded: the target; its window bounds the lengths.
-        max_draft_len: longest draft that will be measured.
+        drafter: that will be measured.
     """
     window = getattr(loaded.model.config, "max_position_embeddings", None)
-    most = int(ctx_len.max()) if window is None else max(2, window - most_new_tokens(max_draft_len))
+    new = most_new_tokens(drafter.max_draft_len, drafter.depth)
+    most = int(ctx_len.max()) if window is None else max(2, window - new)
     lengths = sorted({min(most, max(2, int(value))) for value in (ctx_len.min(), np.median(ctx_len), ctx_len.max())})
     return [torch.from_numpy(np.resize(tokens, n).astype(np.int64)).to(loaded.device) for n in lengths]

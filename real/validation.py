@@ -155,6 +155,7 @@ def _calibrate(work: Work, repeats: int) -> LatencyModel:
         [max(2, length) for length in contexts],
         seed=work.settings.seed,
         max_draft_len=work.max_draft_len,
+        depth=work.session.drafter.depth,
     )
     return measure_latency(
         work.session.loaded,

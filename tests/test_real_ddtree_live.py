@@ -18,7 +18,7 @@ from real.drafters.ddtree import DepthTrees, NodeTrees  # noqa: E402
 from real.drafters.dflash_load import save_dflash  # noqa: E402
 from real.interleave import PLAIN, Comparison  # noqa: E402
 from real.loop import Round, Settings  # noqa: E402
-from real.measure import Sample, measure  # noqa: E402
+from real.measure import Sample, lengths_up_to, measure, most_new_tokens  # noqa: E402
 from real.models import load_target  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
 from real.session import open_session  # noqa: E402
@@ -27,10 +27,10 @@ from specsim.controllers import REGISTRY  # noqa: E402
 from specsim.errors import ConfigError, run_cli  # noqa: E402
 from specsim.latency import LatencyModel, Table, load_latency  # noqa: E402
 from specsim.trace import TraceMeta, read_trace, write_trace  # noqa: E402
-from tests.dflash_tiny import fitted_dflash  # noqa: E402
+from tests.dflash_tiny import fitted_dflash, tiny_dflash  # noqa: E402
 from tests.real_law import one_thread  # noqa: E402, F401 - a fixture
 from tests.real_lossless import plain_greedy  # noqa: E402
-from tests.real_tiny import save_tiny  # noqa: E402
+from tests.real_tiny import prompt_ids, save_tiny, tiny_llama  # noqa: E402
 
 TEXTS = ("abcabcabd", "hello hello", "xyzzy xy")
 NEW, BUDGET = 24, 12
@@ -187,6 +187,18 @@ def test_a_depth_limit_is_calibrated_by_depth(place: Path, tmp_path: Path, monke
     )
     assert {one.s for one in samples} == set(range(1, 9))
     assert {one.passes for one in samples} == {0, 1, 2, 3}
+
+
+def test_a_tree_fits_a_window_that_its_nodes_in_a_row_would_not() -> None:
+    """Rounds of up to 64 nodes at a window of 256: no path is longer than a block."""
+    model = tiny_llama(seed=3)
+    drafter = NodeTrees(tiny_dflash(model), model, name="t", budget=64)
+    assert most_new_tokens(64) > 256 > most_new_tokens(64, drafter.depth) + 8
+    samples = measure(Target(model), drafter, [prompt_ids(5, n=8)], max_draft_len=64, repeats=1)
+    assert [one.s for one in samples].count(65) == 1
+    assert {one.s for one in samples} == set(lengths_up_to(64))
+    with pytest.raises(ConfigError, match="exceed the target's window"):
+        measure(Target(model), drafter, [prompt_ids(5, n=200)], max_draft_len=64, repeats=1)
 
 
 def test_controllers_of_trees_are_built_for_trees(place: Path) -> None:

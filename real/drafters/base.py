@@ -27,8 +27,9 @@ class Drafter(Protocol):
         pass_rule: what further passes of a round do to what was drafted before, as in a trace's metadata: `keep-first`
             append to it, `per-length` replace it.
         branches: whether what it counts are nodes of a tree, of which more may be submitted than tokens are left.
-        max_scored_len: most draft tokens the target is given in a round, where that can be more than `max_draft_len`, as
-            with a tree of which the controller chooses the depth.
+        depth: tokens of the longest path of its trees; None: a draft is a chain.
+        max_scored_len: most draft tokens the target is given in a round, where that can be more than `max_draft_len`:
+            of a tree of which the controller chooses the depth, its nodes.
         tap: hidden states of the target that it reads; the loop has them filled. None: it reads none.
         reports_passes: whether its drafts carry a record of their passes (`Draft.record`).
     """
@@ -39,6 +40,7 @@ class Drafter(Protocol):
     samples: bool = False
     pass_rule: str = "keep-first"
     branches: bool = False
+    depth: int | None = None
     max_scored_len: int = 0
     tap: Tap | None = None
     reports_passes: bool = False

@@ -264,7 +264,9 @@ def _processors(temperature: float, top_k: int, top_p: float) -> list[Any]:
 
 def _measured(session: Session, max_draft_len: int, cache: str, seed: int) -> LatencyModel:
     longest = session.drafter.max_draft_len or max_draft_len  # of a tree its nodes
-    texts = calibration_texts(session.loaded, "open-ended", DEFAULT_CONTEXTS, seed=seed, max_draft_len=longest)
+    texts = calibration_texts(
+        session.loaded, "open-ended", DEFAULT_CONTEXTS, seed=seed, max_draft_len=longest, depth=session.drafter.depth
+    )
     return measure_latency(
         session.loaded,
         session.drafter,
