@@ -40,6 +40,8 @@ def test_folder_holds_what_stdout_says(tmp_path: Path) -> None:
         "acceptance": "logged",
         "max_requests": None,
         "quarantine": None,
+        "chain": False,
+        "max_nodes": None,
         "plugin": [],
     }
     source = strict_json((out / "provenance.json").read_text())
