@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from specsim.errors import ConfigError, run_cli
 from specsim.paths import replace_file
 
-SERIES = {"static": "tab:gray", "LibraSpec": "tab:blue", "oracle": "tab:orange"}
+SERIES = {"static": "tab:gray", "oracle": "tab:orange", "LibraSpec": "tab:blue"}  # in the order they are drawn
+WIDTHS = {"static": 1.5, "oracle": 4.0, "LibraSpec": 1.5}
 PLACES = ("target", "dataset", "temperature", "method")
 Draw = Callable[[pa.Table, Axes], Axes]
 
@@ -57,7 +58,14 @@ def lengths_along(data: pa.Table, ax: Axes) -> Axes:
     """
     for series, color in SERIES.items():
         mine = data.filter(pc.field("series") == series).sort_by("pos")
-        ax.step(mine["pos"].to_numpy(), mine["length"].to_numpy(), where="post", label=series, color=color)
+        ax.step(
+            mine["pos"].to_numpy(),
+            mine["length"].to_numpy(),
+            where="post",
+            label=series,
+            color=color,
+            linewidth=WIDTHS[series],
+        )
     ax.set_xlabel("output token")
     ax.set_ylabel("submitted tokens")
     ax.legend()

@@ -22,9 +22,10 @@ from real.measure import measure
 from real.paper import __main__ as command
 from real.paper import cells
 from real.paper.config import parse_config
-from specsim.errors import run_cli
-from specsim.latency import LatencyModel, Table
-from specsim.trace import open_trace
+from specsim.engine import replay
+from specsim.errors import ConfigError, run_cli
+from specsim.latency import LatencyModel, Table, load_latency
+from specsim.trace import open_trace, read_trace
 from tests.conftest import ROOT
 from tests.real_tiny import save_tiny
 
@@ -129,8 +130,16 @@ def test_every_method_has_a_row_with_a_prediction(finished: Path) -> None:
     assert all(row["predicted"] is not None and row["shadow"] is None for row in rows)
     assert document["prediction"]["predicted"] == len(rows)
     assert document["not_predicted"] == document["differences"] == []
-    assert {(one["temperature"], one["against"]) for one in document["lambda"]} == {
-        (temperature, label) for temperature in (0, 1) for label in ("LibraSpec", "static")
+    pairs = {(one["temperature"], one["method"], one["label"], one["against"]) for one in document["comparisons"]}
+    assert pairs == {
+        (temperature, *rivals)
+        for temperature in (0, 1)
+        for rivals in (
+            ("Exit", "lambda", "LibraSpec"),
+            ("Exit", "lambda", "static"),
+            ("Exit", "LibraSpec", "static"),
+            ("Lookup", "LibraSpec", "static"),
+        )
     }
     assert pq.read_table(finished / "rows.parquet").num_rows == len(rows)
     text = (finished / "table1.md").read_text()
@@ -241,6 +250,21 @@ def test_figures_come_from_the_same_cells(
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
 
+def test_deviations_are_those_of_a_replay(tiny: Path, finished: Path, tmp_path: Path) -> None:
+    """Run and replay decide alike, and `specsim.engine` has its own sum of distances to the best length."""
+    out, place = tmp_path / "run", finished / "cells"
+    assert run(config(tiny, experiment="figure2", temperatures=[0]), out, f"--cells={place}") == 0
+    found = [row for row in results(out)["deviations"] if row["request"] is None]
+    assert {row["series"] for row in found} == {"LibraSpec", "static"}
+    folders = {"Exit": next(place.glob("*-T0-Exit-*")), "Lookup": next(place.glob("*-T0-Lookup-*"))}
+    for row in found:
+        folder = folders[row["method"]]
+        meta, chunk = read_trace(folder / "trace.parquet")
+        replayed = replay(meta, [chunk], load_latency(folder / "calibration.json"), [row["controller"]]).results[0]
+        assert row["mad"] == pytest.approx(replayed["oracle_mad"])
+        assert row["rounds"] == replayed["rounds"]
+
+
 def test_drawing_needs_no_torch(tiny: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert run(config(tiny, experiment="figure4", temperatures=[0]), out, f"--cells={finished / 'cells'}") == 0
@@ -250,6 +274,42 @@ def test_drawing_needs_no_torch(tiny: Path, finished: Path, tmp_path: Path) -> N
     code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'real')))"
     assert subprocess.run([sys.executable, "-c", code, str(out)], cwd=ROOT, check=False).returncode == 0
     assert {path.name.partition("-")[0] for path in out.glob("*.png")} == {"max", "depths", "reliability"}
+
+
+def test_a_spoilt_calibration_is_made_again(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    frozen = cells.frozen_calibration
+
+    def spoilt(work: Any, given: Any, repeats: int) -> LatencyModel:
+        asked.append(repeats)
+        if len(asked) < 3:
+            raise ConfigError("longer passes were faster.")
+        return frozen(work, given, 2)
+
+    monkeypatch.setattr(cells, "frozen_calibration", spoilt)
+    pairs = [{"target": str(tiny / "model"), "methods": [{**LOOKUP, "controllers": {}}]}]
+    assert run(config(tiny, pairs=pairs, temperatures=[0]), tmp_path / "run") == 0
+    assert asked == [2, 4, 8]
+
+
+def test_a_cell_without_prediction_or_costs_needs_no_calibration(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unrecordable(drafter: Any) -> Any:
+        raise ConfigError("is in no trace")
+
+    monkeypatch.setattr(cells, "proposer_of", unrecordable)
+    pairs = [{"target": str(tiny / "model"), "methods": [LOOKUP]}]
+    assert run(config(tiny, pairs=pairs, temperatures=[0]), tmp_path / "run") == 0
+    document = results(tmp_path / "run")
+    assert all(row["predicted"] is row["error"] is None for row in document["rows"])
+    assert [one["why"] for one in document["not_predicted"]] == ["is in no trace"]
+    assert document["prediction"]["median_error"] is None
+    (cell,) = (tmp_path / "run" / "cells").iterdir()
+    assert not (cell / "calibration.json").exists()
+    assert cells.looks_at_costs("lambda")
+    assert cells.looks_at_costs("libraspec:charge_draft=1")
+    assert not cells.looks_at_costs("libraspec:charge_draft=0")
 
 
 def test_a_longer_context_is_a_dataset_of_its_own(tiny: Path, tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.folder import Run
+from real.paper import figures
 from real.paper.loops import WINDOW, fresh_sums, looping
 from real.paper.paired import Times, compare
-from real.paper.summary import Measured, lambda_verdicts, prediction_summary, rows_of, summarise
+from real.paper.summary import Measured, comparisons, prediction_summary, rows_of, summarise
 from real.paper.tables import fastest, markdown, verdict_lines
+from specsim.trace import TraceChunk, TraceMeta, write_trace
 from tests.real_paper import cell_of, decoded, plain
 
 # Two prompts of 4 and 6 tokens. Plain: 0.1 s a token.
@@ -80,8 +84,8 @@ def test_the_table_shows_the_fastest_length_and_which_it_is(cell: Measured) -> N
 
 
 def test_lambda_is_judged_against_both_and_explained_where_it_is_slower(cell: Measured) -> None:
-    libra, static = lambda_verdicts([summarise(cell)])
-    assert (libra["against"], libra["controller"]) == ("LibraSpec", "libraspec")
+    libra, static, published = comparisons([summarise(cell)])
+    assert (libra["label"], libra["against"], libra["other_controller"]) == ("lambda", "LibraSpec", "libraspec")
     assert libra["ratio"] == pytest.approx(0.8)
     # Per prompt lambda takes 0.25 s where LibraSpec takes 0.16 and 0.24: no resample makes it faster.
     assert libra["ci95"][1] <= 0.24 / 0.25 + 1e-9
@@ -92,13 +96,33 @@ def test_lambda_is_judged_against_both_and_explained_where_it_is_slower(cell: Me
     )
     assert libra["explained"]["tau"] == pytest.approx([5.0, 10 / 3])
     assert libra["explained"]["predicted_ratio"] is None
-    assert (static["against"], static["controller"]) == ("static", "static:length=2")
+    assert (static["label"], static["against"], static["other_controller"]) == ("lambda", "static", "static:length=2")
     assert static["ratio"] == pytest.approx(1.08)
     assert static["at_least_as_fast"]
+    assert (published["label"], published["against"]) == ("LibraSpec", "static")
+    assert published["ratio"] == pytest.approx(1.35)
     lines = verdict_lines([libra, static], prediction_summary(rows_of(cell)))
     assert "SLOWER" in lines[0]
     assert "verify +5.00" in lines[1]
     assert "at least as fast" in lines[2]
+
+
+def test_methods_of_one_name_are_variants_of_each_other() -> None:
+    """Tree budgets are cells of their own; `lambda` may be in one, LibraSpec in another."""
+    trees = [
+        cell_of(
+            [{"plain": prompt["plain"], spelling: prompt[spelling]} for prompt in PROMPTS],
+            static=(),
+            controllers={label: spelling},
+            predicted={},
+            name="DDTree",
+        )
+        for label, spelling in (("fixed block", "static:length=3"), ("LibraSpec", "libraspec"), ("lambda", "lambda"))
+    ]
+    found = {(one["label"], one["against"]): one["ratio"] for one in comparisons([summarise(one) for one in trees])}
+    assert found == pytest.approx(
+        {("lambda", "LibraSpec"): 0.8, ("lambda", "static"): 1.2, ("LibraSpec", "static"): 1.5}
+    )
 
 
 def test_the_median_error_is_over_rows_with_a_prediction(cell: Measured) -> None:
@@ -167,3 +191,52 @@ def test_figures_without_loops_sum_over_fresh_tokens_only() -> None:
     assert row["eta_fresh"] == pytest.approx(1.3 / 1.1)
     assert row["eta"] == pytest.approx(2.8 / 2.0)
     assert row["tau_fresh"] == pytest.approx(2.0)
+
+
+def test_calibration_counts_tokens_whose_predecessors_were_accepted(tmp_path: Path) -> None:
+    """Three positions with drafts of 2, 2 and 1 tokens, of which 2, 0 and 1 are accepted."""
+    chunk = TraceChunk(
+        request=np.zeros(3, np.int32),
+        pos=np.arange(3, dtype=np.int32),
+        offsets=np.array([0, 2, 4, 5]),
+        accept_len=np.array([2, 0, 1], np.int16),
+        q=np.array([0.95, 0.75, 0.91, 0.3, 0.55], np.float32),
+    )
+    write_trace(tmp_path / "trace.parquet", TraceMeta(max_draft_len=2), chunk)
+    cell = cell_of(PROMPTS, static=(2,), controllers={}, predicted={}, folder=tmp_path)
+    rows = [(row["depth"], row["bin"], row["n"], row["mean_q"], row["accepted"]) for row in figures.calibration(cell)]
+    # The second token of the second draft is not judged: the first was refused.
+    assert rows == [
+        (1, 5, 1, pytest.approx(0.55), 1.0),
+        (1, 9, 2, pytest.approx(0.93), 0.5),
+        (2, 7, 1, pytest.approx(0.75), 1.0),
+    ]
+    eces = {row["depth"]: row["ece"] for row in figures.calibration(cell)}
+    assert eces == pytest.approx({1: (0.45 + 2 * 0.43) / 3, 2: 0.25})
+
+
+def test_gains_are_over_the_published_block_where_there_is_one(cell: Measured) -> None:
+    (row,) = figures.gains(rows_of(cell)).to_pylist()
+    assert (row["without"], row["libraspec"]) == pytest.approx((1.0 / 0.54, 2.5))
+    assert row["baseline"] == "static:length=2"
+    fixed = cell_of(
+        PROMPTS,
+        static=(2, 3),
+        controllers={"LibraSpec": "libraspec", "lambda": "lambda", "fixed block": "static:length=3"},
+        predicted={},
+    )
+    (row,) = figures.gains(rows_of(fixed)).to_pylist()
+    assert row["gain"] == pytest.approx(2.5 - 1.0 / 0.60)
+    assert row["baseline"] == "static:length=3"
+
+
+def test_limits_stand_beside_the_static_length_of_the_same_number() -> None:
+    controllers = {"max=3": "libraspec", "max=9": "lambda"}
+    rows = rows_of(cell_of(PROMPTS, static=(2, 3), controllers=controllers, predicted={}))
+    found = {row["max_len"]: row for row in figures.max_lengths(rows).to_pylist()}
+    assert found[3]["static"] == pytest.approx(1.0 / 0.60)
+    assert found[3]["best_static"] == pytest.approx(1.0 / 0.54)
+    assert found[9]["static"] is None
+    (parts, _) = figures.breakdown(rows).to_pylist()
+    assert parts["controller"] == "static:length=2"
+    assert [parts["draft_ms"], parts["verify_ms"], parts["rest_ms"]] == pytest.approx([33.75, 67.5, 33.75])

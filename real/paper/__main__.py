@@ -51,7 +51,7 @@ def main(experiment: str, file: Path, out: Path, place: Path | None) -> int:
     except OSError as error:
         raise ConfigError(f"{out}: cannot be used ({error.strerror}); choose another folder") from error
     document = write_outputs(config, place, out)
-    for line in verdict_lines(document["lambda"], document["prediction"]):
+    for line in verdict_lines(document["comparisons"], document["prediction"]):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     drawn = _draw(out, console)
     click.echo((out / f"{experiment}.md").read_text(encoding="utf-8"))

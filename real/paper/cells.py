@@ -45,6 +45,7 @@ from specsim.paths import replace_file
 RESULTS = "results.json"
 # Rules that decide by the latency model.
 COST_AWARE = ("lambda", "goodput", "corrected", "caddtree")
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +205,19 @@ def _prepare(work: Work, repeats: int) -> Ready:
     else:
         trace = frozen_trace(work, None)
     needed = trace is not None or any(looks_at_costs(spelling) for spelling in work.spellings)
-    latency = frozen_calibration(work, None, repeats) if needed else ANY_LATENCY
+    latency = _calibrated(work, repeats) if needed else ANY_LATENCY
     controllers = work.session.controllers(work.spellings, latency)
     return Ready(work=work, controllers=controllers, trace=trace, why=why, latency=latency, calibrated=needed)
+
+
+def _calibrated(work: Work, repeats: int) -> LatencyModel:
+    """The calibration; one that a busy machine spoilt is repeated, twice as long: hours of work should go on."""
+    for more in range(ATTEMPTS - 1):
+        try:
+            return frozen_calibration(work, None, repeats << more)
+        except ConfigError as error:
+            work.console.print(f"{error} Trying again with more repeats.", markup=False, highlight=False)
+    return frozen_calibration(work, None, repeats << (ATTEMPTS - 1))
 
 
 def looks_at_costs(spelling: str) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from real.paper import figures
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
-from real.paper.summary import Measured, Row, Summary, lambda_verdicts, load_cell, prediction_summary, summarise
+from real.paper.summary import Measured, Row, Summary, comparisons, load_cell, prediction_summary, summarise
 from real.paper.tables import markdown
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
@@ -113,7 +113,7 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
         "provenance": provenance(packages=()),
         "machines": sorted(found.machines),
         "rows": rows,
-        "lambda": lambda_verdicts(found.summaries),
+        "comparisons": comparisons(found.summaries),
         "prediction": prediction_summary(rows),
         "not_predicted": found.not_predicted,
         "differences": found.differences,

@@ -146,8 +146,12 @@ def summarise(cell: Measured) -> Summary:
     return Summary(cell=cell.cell, rows=rows_of(cell), times=times)
 
 
-def lambda_verdicts(cells: Sequence[Summary]) -> list[dict[str, Any]]:
-    """`lambda` against LibraSpec and against the best static length: at least as fast, and if not, what costs it.
+RIVALS = ((LAMBDA, LIBRASPEC), (LAMBDA, STATIC), (LIBRASPEC, STATIC))
+
+
+def comparisons(cells: Sequence[Summary]) -> list[dict[str, Any]]:
+    """`lambda` against LibraSpec and the best static length, LibraSpec against the latter: at least as fast, and
+    if not, what costs it.
 
     Cells of one method are variants of each other (tree budgets, say); each side is its fastest variant. They decoded
     the same prompts, each with plain decoding beside it.
@@ -156,25 +160,21 @@ def lambda_verdicts(cells: Sequence[Summary]) -> list[dict[str, Any]]:
     for one in cells:
         key = (one.cell.target, one.cell.dataset, one.cell.temperature, one.cell.method.name)
         groups.setdefault(key, []).append(one)
-    return [verdict for group in groups.values() for verdict in _verdicts(group)]
+    found = [_compared(group, *rivals) for group in groups.values() for rivals in RIVALS]
+    return [one for one in found if one is not None]
 
 
-def _verdicts(cells: Sequence[Summary]) -> list[dict[str, Any]]:
-    found = [(row, one) for one in cells for row in one.rows]
-    mine = _fastest(found, (LAMBDA,))
-    if mine is None:
-        return []
-    verdicts = []
-    for against, labels in ((LIBRASPEC, (LIBRASPEC,)), (STATIC, (STATIC, FIXED))):
-        other = _fastest(found, labels)
-        if other is None:
-            continue
-        times = [one.times[row["controller"]] for row, one in (mine, other)]
-        place = {key: mine[0][key] for key in ("target", "dataset", "temperature", "method", "drafter")}
-        told = {"against": against, "controller": other[0]["controller"], "other_drafter": other[0]["drafter"]}
-        ratio = compare(*times, seed=mine[1].cell.config.seed)
-        verdicts.append({**place, **told, **ratio.to_json(), "explained": explain(mine[0], other[0])})
-    return verdicts
+def _compared(cells: Sequence[Summary], label: str, against: str) -> dict[str, Any] | None:
+    rows = [(row, one) for one in cells for row in one.rows]
+    mine, other = _fastest(rows, (label,)), _fastest(rows, (STATIC, FIXED) if against == STATIC else (against,))
+    if mine is None or other is None:
+        return None
+    ratio = compare(*(one.times[row["controller"]] for row, one in (mine, other)), seed=mine[1].cell.config.seed)
+    place = {key: mine[0][key] for key in ("target", "dataset", "temperature", "method", "label")}
+    told = {"against": against}
+    for who, row in (("own", mine[0]), ("other", other[0])):
+        told |= {f"{who}_controller": row["controller"], f"{who}_drafter": row["drafter"]}
+    return {**place, **told, **ratio.to_json(), "explained": explain(mine[0], other[0])}
 
 
 def _fastest(found: Sequence[tuple[Row, Summary]], labels: tuple[str, ...]) -> tuple[Row, Summary] | None:

@@ -94,13 +94,13 @@ def _variant(row: Row) -> str:
 
 
 def verdict_lines(verdicts: Sequence[dict[str, Any]], prediction: dict[str, Any]) -> list[str]:
-    """For people: how `lambda` compares with LibraSpec and the best static length, and how good the predictions are."""
+    """For people: how rules compare with each other and the best static length, and how good the predictions are."""
     lines = []
     for one in verdicts:
         where = f"{one['target']}, {one['dataset']}, T = {one['temperature']}, {one['method']}"
         interval = "no interval" if one["ci95"] is None else f"{one['ci95'][0]:.3f} to {one['ci95'][1]:.3f}"
         word = "at least as fast" if one["at_least_as_fast"] else "SLOWER"
-        lines.append(f"{where}: lambda / {one['controller']} {one['ratio']:.3f} ({interval}): {word}")
+        lines.append(f"{where}: {one['label']} / {one['other_controller']} {one['ratio']:.3f} ({interval}): {word}")
         if not one["at_least_as_fast"]:
             lines.append(f"    {_explained(one['explained'])}")
     if prediction["median_error"] is None:
