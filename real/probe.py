@@ -242,7 +242,7 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
     "in docs/drafters.md, such as dflash:path=..",
 )
 @click.option("--skip-layers", help="Layers the layer-skip drafter leaves out, e.g. 9-14,20.")
-@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended or a JSONL file.")
+@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended, lab or a JSONL file.")
 @click.option("--requests", default=10, show_default=True, help="Prompts, drawn by seed.")
 @click.option("--max-new-tokens", default=128, show_default=True)
 @click.option("--max-draft-len", default=24, show_default=True)

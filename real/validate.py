@@ -139,7 +139,7 @@ def _digest(option: str, path: Path) -> str:
 @click.option("--target", default=SMOLLM2, show_default=True, help=f"{SMOLLM2}, a local folder or a hub id.")
 @click.option("--drafter", default="layer-skip", show_default=True, help="As for python -m real.probe.")
 @click.option("--controllers", multiple=True, required=True, help="One spelling each time; plain is always there.")
-@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended or a JSONL file.")
+@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended, lab or a JSONL file.")
 @click.option("--requests", default=10, show_default=True, help="Prompts, drawn by seed.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--max-draft-len", type=click.IntRange(2, MAX_DRAFT_LEN), default=10, show_default=True)

@@ -49,7 +49,7 @@ class PromptData(LightningDataModule):
     """Prompts of a dataset.
 
     Args:
-        dataset: `humaneval`, `open-ended`, a JSONL file with `prompt` or `turns`, or
+        dataset: `humaneval`, `open-ended`, `lab`, a JSONL file with `prompt` or `turns`, or
             `hub:NAME[:config=...,split=...,column=...]` (see `real.data.load_prompts`).
         requests: prompts, drawn by seed; all when not given.
         seed: of the draw.
