@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-.PHONY: replay test test-slow lint models bench gpu clean
+.PHONY: replay test test-slow lint models lab bench gpu clean
 
 replay: $(STAMP)
 	$(BIN)/python -m specsim.replay traces/*.parquet
@@ -29,6 +29,14 @@ gpu: $(STAMP)
 
 models: $(STAMP)
 	$(BIN)/python -m real.models fetch
+
+# The lab pair from scratch (docs/training.md): about two hours on one core; goes on where it was interrupted.
+lab: $(STAMP)
+	$(BIN)/python -m real.train fit --config real/configs/train/lab_target.yaml
+	$(BIN)/python -m real.continuations --target lab --out runs/lab-texts --texts 6144
+	$(BIN)/python -m real.train fit --config real/configs/train/lab_dflash.yaml
+	$(BIN)/python -m real.train fit --config real/configs/train/lab_eagle3.yaml
+	$(BIN)/python -m real.train fit --config real/configs/train/lab_fastdllm.yaml
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, $(PYTHON) is {v[0]}.{v[1]}: call make PYTHON=python3.11")'

@@ -21,6 +21,7 @@ from real.training.drafter_module import drafted_ids  # noqa: E402
 from real.training.keep import Keeper  # noqa: E402
 from real.training.target_states import TargetStates  # noqa: E402
 from real.training.texts import read_texts  # noqa: E402
+from specsim.online import OnlineController  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_law import controller_of  # noqa: E402
 from tests.real_tiny import tiny_llama  # noqa: E402
@@ -117,14 +118,9 @@ def test_the_check_is_what_a_decode_does(kind: str, place: tuple[Path, Path], fi
         if text.held_out:
             prompt = torch.from_numpy(text.tokens[: text.prompt_len]).long()
             wanted = len(text.tokens) - text.prompt_len
-            found = decode(
-                Target(loaded.model),
-                drafter,
-                controller_of(f"static:length={block}", drafter),
-                prompt,
-                Settings(max_new_tokens=wanted),
-            )
-            assert found.tokens == text.tokens[text.prompt_len :].tolist()
+            online = OnlineController(controller_of(f"static:length={block}", drafter), compiled=False)
+            found = decode(Target(loaded.model), drafter, online, prompt, Settings(max_new_tokens=wanted))
+            assert found.output == text.tokens[text.prompt_len :].tolist()
             emitted, rounds = emitted + wanted, rounds + len(found.rounds)
     tau = curves(fitted[kind])[-1]["val/tau"]
     assert tau == pytest.approx(emitted / rounds, rel=0.02)  # the checkpoint is in bfloat16

@@ -111,7 +111,7 @@ class Keeper(Callback):
         if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
             self._note(trainer, "train/")
         # Lightning going on from a checkpoint of before a check would leave that check out.
-        if not (trainer.enable_validation and trainer.global_step % trainer.val_check_batch == 0):
+        if not (trainer.enable_validation and trainer.global_step % float(trainer.val_check_batch or 1) == 0):
             self._save_if_due(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
