@@ -5,7 +5,7 @@ a longer masked block over the same context, since no hidden states exist for to
 second block cannot be chained to the first. Pass k has k * block_len masks, `max_draft_len` at most:
 
     keep-first    its first tokens are dropped: what was drafted before stays, the rest is appended
-    per-length    it replaces the whole draft
+    per-length    it replaces the whole draft, so that passes before the last one asked for are left out
 
 A pass is never shortened: what a slot holds depends on the length of its block, and so must not depend on how many
 tokens are wanted, or a recording at every position could not predict a run. Tokens beyond those asked for are cut off.
@@ -32,6 +32,7 @@ from real.models import Loaded
 from real.target import make_tap
 from real.verify import Draft, Processor, process
 from specsim.errors import ConfigError
+from specsim.kernel import passes_for
 from specsim.schema import PASS_RULES
 
 KEEP_FIRST, PER_LENGTH = "keep-first", "per-length"
@@ -125,8 +126,9 @@ class SlotPasses:
             nothing when there is nothing to draft from.
         """
         while self._filled < count:
-            masks = pass_len(self.passes + 1, self.block_len, self.most)
-            first = self._filled if self.pass_rule == KEEP_FIRST else 0
+            keep = self.pass_rule == KEEP_FIRST
+            number = self.passes + 1 if keep else passes_for(count, self.block_len)
+            masks, first = pass_len(number, self.block_len, self.most), self._filled if keep else 0
             logits = self.denoiser.logits(self.text[-1], masks, first=first)
             if logits is None:  # the target has not read the prompt yet
                 return
@@ -186,6 +188,8 @@ class DFlashDrafter(Drafter):
         count = self._slots.possible(count)
         for first, logits in self._slots.upto(count):
             self._draft = self._extended(self._draft.first(first), logits)
+            if len(self._draft.tokens) < first + len(logits):  # nothing more can be drawn, whatever a pass says
+                break
         return self._draft.first(count)._replace(passes=self._slots.passes)
 
     def commit(self, tokens: Sequence[int]) -> None:
