@@ -41,7 +41,7 @@ def prompts_of(document: Document, tokenizer: Any) -> Iterator[tuple[str, str]]:
     for start in beginnings(document.text):
         name = f"{document.name}:{document.text.count(chr(10), 0, start) + 1}"
         # Enough text for the longest prompt: a token is a character at least.
-        ids = tokenizer(document.text[start : start + 40 * LONGEST])["input_ids"]
+        ids = tokenizer(document.text[start : start + 40 * LONGEST], verbose=False)["input_ids"]
         if len(ids) <= LONGEST:
             continue
         first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % (LONGEST + 1 - SHORTEST)
