@@ -211,6 +211,12 @@ def repeated() -> torch.Tensor:
         (None, {"num_key_value_heads": 3}, "4 attention heads and 3 key/value heads"),
         (None, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 4, 8]}}, r"the target has layers 0\.\.7"),
         (None, {"eagle_aux_hidden_state_layer_ids": [0, 4, 5]}, r"outputs of layers \[-1, 3, 4\]"),
+        (None, {"eagle_aux_hidden_state_layer_ids": 3}, "layer_ids 3: allowed: a list"),
+        (None, {"eagle_aux_hidden_state_layer_ids": ["a"]}, r"layer_ids \['a'\]: allowed: a list"),
+        (None, {"eagle_config": ["x"]}, r"eagle_config is \['x'\]; allowed: an object"),
+        (None, {"hidden_size": "x"}, "cannot be read as a Llama config .*hidden_size"),
+        (None, {"num_attention_heads": 5}, "cannot be read as a Llama config .*attention heads"),
+        (None, {"draft_vocab_size": "x"}, "draft_vocab_size 'x': allowed: a whole number"),
     ],
 )
 def test_refused(tmp_path: Path, weights: Any, config: dict[str, Any], message: str) -> None:

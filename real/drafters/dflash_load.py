@@ -138,6 +138,8 @@ def read_config(document: dict[str, Any], *, where: str, num_target_layers: int 
     if not isinstance(layers, int):
         raise ConfigError(f"{where}: num_target_layers {layers!r}: allowed: a whole number")
     ids = values.pop("target_layer_ids") or default_target_layers(layers, document["num_hidden_layers"])
+    if not isinstance(ids, (list, tuple)):
+        raise ConfigError(f"{where}: target_layer_ids {ids!r}: allowed: a list of layers")
     causal = (inner.get("is_causal"), inner.get("causal"), document.get("is_causal"))
     config = DFlashConfig(
         **_of_qwen3(document, where),
@@ -243,7 +245,11 @@ def _check_values(config: DFlashConfig, where: str) -> None:
             factors,
             "numbers",
         ),
-        "kept_vocab": (kept is None or 1 <= kept <= config.vocab_size, kept, f"1..{config.vocab_size}"),
+        "kept_vocab": (
+            kept is None or (isinstance(kept, int) and 1 <= kept <= config.vocab_size),
+            kept,
+            f"1..{config.vocab_size}",
+        ),
     }
     for key, (sound, found, allowed) in faults.items():
         if not sound:

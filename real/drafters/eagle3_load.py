@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig, PretrainedConfig
 
 from real.compat import logits_width
@@ -144,9 +145,12 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
         own_embedding: whether the weights bring embeddings.
 
     Raises:
-        ConfigError: a key unknown or a size missing, or a head this network is not.
+        ConfigError: a key unknown, a size missing or of another type, or a head this network is not.
     """
-    inner, sizes = found.get("eagle_config") or {}, found.get("transformer_layer_config", found)
+    inner, sizes = found.get("eagle_config") or {}, found.get("transformer_layer_config") or found
+    for key, part in (("eagle_config", inner), ("transformer_layer_config", sizes)):
+        if not isinstance(part, dict):
+            raise ConfigError(f"{where}: {key} is {part!r}; allowed: an object")
     known = (*OF_LLAMA, *OF_HEAD, *FIXED, *IGNORED, "model_type")
     check_keys(found, (*known, "eagle_config", "transformer_layer_config"), where=f"{where}: config.json")
     check_keys(sizes, (*known, "eagle_config"), where=f"{where}: transformer_layer_config")
@@ -156,6 +160,8 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
     ]
     if absent:
         raise ConfigError(f"{where}: config.json lacks {', '.join(absent)}")
+    if not isinstance(found["draft_vocab_size"], int):
+        raise ConfigError(f"{where}: draft_vocab_size {found['draft_vocab_size']!r}: allowed: a whole number")
     if sizes.get("model_type", "llama") != "llama":
         raise ConfigError(f"{where}: model_type {sizes['model_type']!r}: allowed: llama, the shape of the layer")
     for key, only in FIXED.items():
@@ -165,8 +171,9 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
     given = {"num_hidden_layers": 1, **{key: sizes[key] for key in OF_LLAMA if sizes.get(key) is not None}}
     try:
         layer = LlamaConfig(**given)
-    except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"{where}: config.json cannot be read as a Llama config ({error})") from error
+    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where}: config.json cannot be read as a Llama config ({reason})") from error
     return Eagle3Config(
         layer=layer,
         draft_vocab_size=found["draft_vocab_size"],
@@ -211,7 +218,9 @@ def _layers(read: Any, entered: Any, where: str, n_layers: int) -> tuple[int, ..
     if read is None and entered is None:
         return default_layers(n_layers)
     named, shift = (entered, 1) if read is None else (read, 0)
-    layers = tuple(int(layer) - shift for layer in named)
+    if not isinstance(named, list) or not all(isinstance(layer, int) for layer in named):
+        raise ConfigError(f"{where}: {LAYER_IDS} {named!r}: allowed: a list of layers")
+    layers = tuple(layer - shift for layer in named)
     if not layers or min(layers) < 0 or max(layers) >= n_layers:
         raise ConfigError(
             f"{where}: {LAYER_IDS} {named} name the outputs of layers {list(layers)}; the target has layers "
