@@ -15,8 +15,8 @@ from real.training.corpus import Document, stdlib_documents
 from specsim.errors import ConfigError
 
 SHORTEST, LONGEST = 64, 96
-SPACING = 4000  # characters from one beginning in a file to the next, at least
-PER_FILE = 3
+SPACING = 3000  # characters from one beginning in a file to the next, at least
+PER_FILE = 4
 
 
 def lab_prompts() -> list[tuple[str, str]]:
