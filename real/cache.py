@@ -96,10 +96,10 @@ class KVCache:
             places: ascending; what is left is one text again, each token at its place in it.
         """
         if list(places) != list(range(len(places))):
-            for buffers in (self._keys, self._values):
-                for buffer in buffers.values():
-                    rows = start + torch.tensor(list(places), dtype=torch.int64, device=buffer.device)
-                    buffer[:, :, start : start + len(places)] = buffer[:, :, rows]
+            rows = start + torch.tensor(list(places), dtype=torch.int64)
+            for buffer in (*self._keys.values(), *self._values.values()):
+                rows = rows.to(buffer.device)  # copied once where all layers are on one device
+                buffer[:, :, start : start + len(places)] = buffer[:, :, rows]
         self.crop_to(start + len(places))
         self._positions = None
 
