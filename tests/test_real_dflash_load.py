@@ -176,6 +176,7 @@ def test_spellings_of_the_config(change: dict[str, Any], field: str, value: Any)
         ({"inner.mask_token_id": "<|MASK|>"}, r"mask_token_id '<\|MASK\|>': allowed: an id"),
         ({"inner.target_layer_ids": ["a"]}, r"target_layer_ids \['a'\]: allowed: 0..2"),
         ({"inner.target_layer_ids": 3}, "target_layer_ids 3: allowed: a list"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3: allowed: a divisor of"),
         ({"inner.kept_vocab": "x"}, "kept_vocab 'x': allowed: 1..64"),
         ({"inner.output_multiplier": "x"}, "output_multiplier, .* allowed: numbers"),
     ],

@@ -214,6 +214,7 @@ def repeated() -> torch.Tensor:
         (None, {"eagle_aux_hidden_state_layer_ids": 3}, "layer_ids 3: allowed: a list"),
         (None, {"eagle_aux_hidden_state_layer_ids": ["a"]}, r"layer_ids \['a'\]: allowed: a list"),
         (None, {"eagle_config": ["x"]}, r"eagle_config is \['x'\]; allowed: an object"),
+        (None, {"hidden_act": "swoosh"}, "hidden_act 'swoosh': allowed"),
         (None, {"hidden_size": "x"}, "cannot be read as a Llama config .*hidden_size"),
         (None, {"num_attention_heads": 5}, "cannot be read as a Llama config .*attention heads"),
         (None, {"draft_vocab_size": "x"}, "draft_vocab_size 'x': allowed: a whole number"),

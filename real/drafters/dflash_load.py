@@ -232,7 +232,9 @@ def _check_values(config: DFlashConfig, where: str) -> None:
     strange = sorted(set(config.layer_types) - {FULL, SLIDING})
     windows = config.sliding_window is not None or SLIDING not in config.layer_types
     kept = config.kept_vocab
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
     faults = {
+        "num_key_value_heads": (shared > 0 and heads % shared == 0, shared, f"a divisor of {heads} attention heads"),
         "rope_type": (rope in ROPE_TYPES, rope, ", ".join(ROPE_TYPES)),
         "hidden_act": (config.hidden_act in ACT2FN, config.hidden_act, "an activation of transformers"),
         "layer_types": (not strange, strange, f"{FULL}, {SLIDING}"),

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from transformers import LlamaConfig
+from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, rotate_half
 
 from specsim.errors import ConfigError
@@ -57,8 +58,8 @@ class Eagle3Config:
         own_embedding: the head has token embeddings of its own instead of the target's.
 
     Raises:
-        ConfigError: a head this network is not: more than one layer, biases, another rotary embedding, sizes that
-            do not fit each other.
+        ConfigError: a head this network is not: more than one layer, biases, another rotary embedding or activation,
+            sizes that do not fit each other.
     """
 
     layer: LlamaConfig
@@ -77,6 +78,8 @@ class Eagle3Config:
         kind = (layer.rope_parameters or {}).get("rope_type", "default")
         if kind not in ROPE_TYPES:
             raise ConfigError(f"an EAGLE-3 head with rotary embedding {kind!r}: allowed: {', '.join(ROPE_TYPES)}")
+        if layer.hidden_act not in ACT2FN:
+            raise ConfigError(f"an EAGLE-3 head with hidden_act {layer.hidden_act!r}: allowed: those of transformers")
         if not 1 <= self.draft_vocab_size <= layer.vocab_size:
             raise ConfigError(
                 f"draft_vocab_size {self.draft_vocab_size}: allowed: 1..{layer.vocab_size} (the target's vocab_size)"
