@@ -68,6 +68,15 @@ def test_anchors_are_places_a_decode_can_begin_at(seed: int, count: int) -> None
         assert low <= anchors[row].min() <= anchors[row].max() <= high
 
 
+def test_anchors_in_loops_are_rarer() -> None:
+    text = [*range(40), *range(40)]  # loops from place 47 on
+    known = known_of([text], [text], [1])
+    places = draw_anchors(known, 4000, np.random.default_rng(0), loops=0.25)[0]
+    looping = int((places + 1 >= 47).sum())
+    assert looping / (4000 - looping) == pytest.approx(0.25 * 33 / 45, rel=0.15)
+    assert not (draw_anchors(known, 4000, np.random.default_rng(0), loops=0.0)[0] + 1 >= 47).any()
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=6), st.floats(0, 1))
 def test_path_weights_are_the_formula(slots: list[tuple[float, bool]], lam: float) -> None:
     right = torch.tensor([share for share, _ in slots], dtype=torch.float64)
