@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from real.training.blocks import slots_at  # noqa: E402
 from real.training.drafter_module import drafted_ids  # noqa: E402
 from real.training.keep import Keeper  # noqa: E402
 from real.training.target_states import TargetStates  # noqa: E402
-from real.training.texts import read_texts  # noqa: E402
+from real.training.texts import read_texts, write_shard  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_law import controller_of  # noqa: E402
@@ -174,6 +175,17 @@ def test_settings_that_make_no_sense_are_refused(
     ):
         assert fit("lab_dflash", place, tmp_path / "out", more) == 2
         assert advice in capsys.readouterr().err
+
+
+def test_a_training_does_not_go_on_with_other_texts(
+    place: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    shutil.copytree(place[1], texts)
+    assert fit("lab_fastdllm", (place[0], texts), tmp_path / "out", "--trainer.limit_val_batches=0") == 0
+    write_shard(texts, 2, read_texts(texts)[:2])
+    assert fit("lab_fastdllm", (place[0], texts), tmp_path / "out", "--trainer.limit_val_batches=0") == 2
+    assert "other data (12 texts" in capsys.readouterr().err
 
 
 def test_soft_labels_train_towards_the_targets_law(place: tuple[Path, Path], tmp_path: Path) -> None:

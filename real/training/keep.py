@@ -57,6 +57,7 @@ class Keeper(Callback):
         self.settings: dict[str, Any] = {}
         self.command = ""
         self.rows: list[dict[str, float]] = []
+        self._data: str | None = None
 
     def open(self) -> Path | None:
         """Make or check the folder; the checkpoint to go on from, if there is one.
@@ -85,12 +86,13 @@ class Keeper(Callback):
         return checkpoint if checkpoint.exists() else None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows}
+        return {"rows": self.rows, "data": self._data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = state_dict["rows"]
+        self.rows, self._data = state_dict["rows"], state_dict["data"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_data(pl_module)
         self._curves = Curves(
             self.tracking,
             folder=self.out,
@@ -120,6 +122,7 @@ class Keeper(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainModule)
+        self._check_data(pl_module)  # a finished run does not start again
         self._save(trainer)
         self._publish(pl_module)
         if self._curves is not None:
@@ -129,6 +132,16 @@ class Keeper(Callback):
         """The last check's metrics and its step."""
         checks = [row for row in self.rows if any(name.startswith("val/") for name in row)]
         return checks[-1] if checks else {}
+
+    def _check_data(self, module: LightningModule) -> None:
+        assert isinstance(module, TrainModule)
+        data = module.about()["data"]
+        if self._data not in (None, data):
+            raise ConfigError(
+                f"{self.out} holds a training on other data ({self._data}; now: {data}), which cannot go on with "
+                "these; choose another keep.out, or add --keep.force true to throw it away"
+            )
+        self._data = data
 
     def _note(self, trainer: Trainer, prefix: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(prefix)}
