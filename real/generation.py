@@ -198,7 +198,12 @@ class Speculative:
             other = self._loaded[path]
             return self._model_drafter(target, other.model.to(target.device), other.tokenizer, config)
         loaded = Loaded(
-            model=model, tokenizer=None, name=name, stop_ids=stop_ids, device=target.device.type, dtype=dtype
+            model=model,
+            tokenizer=self.tokenizer,
+            name=name,
+            stop_ids=stop_ids,
+            device=str(target.device),
+            dtype=dtype,
         )
         options = {"max_draft_len": self.max_draft_len, "draft_sampling": self.draft_sampling, "merge_prompt": True}
         if spec.name not in MAKERS:

@@ -163,9 +163,9 @@ class _Filled(Drafter):
         most = count if self._drafter.block_len > 1 else int(self._rng.integers(1, MOST_PASSES + 1))
         found = self._drafter.propose(min(count, most), arm)
         self._now, missing = len(found.q), count - len(found.q)
-        if missing <= 0:
+        if missing <= 0 or not isinstance(found, Draft):  # what is counted otherwise than in nodes cannot be filled up
             return found
-        filler, own = Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)), found.first(self._now)
+        filler, own = Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)), found
         if own.parents is None:
             return own.then(filler)
         # Siblings differ in a tree: what is missing goes on from its last node.

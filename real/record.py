@@ -28,7 +28,7 @@ from real.drafters.ddtree import DepthTrees, NodeTrees
 from real.drafters.ddtree_record import TreeDrafts, TreeProposer, target_ranks
 from real.drafters.dflash import DFlashDrafter
 from real.drafters.dflash_everywhere import DFlashProposer
-from real.drafters.eagle3 import Eagle3Chain
+from real.drafters.eagle3 import Eagle3Chain, Eagle3Tree
 from real.drafters.eagle3_record import Eagle3Proposer
 from real.drafters.fastdllm import FastDLLMDrafter
 from real.drafters.fastdllm_record import FastDLLMProposer, PassDrafts
@@ -120,6 +120,11 @@ def proposer_of(drafter: Drafter) -> Proposer:
         raise ConfigError(
             f"drafter {drafter.name!r}: how much of a tree is accepted that is limited in depth is in no trace; record "
             "limit=nodes, whose trace replays trees by their number of nodes, or compare controllers live (real.run)"
+        )
+    if isinstance(drafter, Eagle3Tree):
+        raise ConfigError(
+            f"drafter {drafter.name!r}: a tree whose distributions depend on the path is in no trace; record the chain "
+            "(eagle3:path=.. without tree), or compare controllers live (real.run)"
         )
     if isinstance(drafter, FastDLLMDrafter):
         return FastDLLMProposer(drafter)

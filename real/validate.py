@@ -29,7 +29,6 @@ from real import probe
 from real.calibrate import check_machine
 from real.compare import counted
 from real.data import choose, encode, load_prompts
-from real.drafters.base import Drafter
 from real.drafters.choose import parse_drafter
 from real.evaluation import evaluate
 from real.folder import RUN, RunFolder
@@ -39,8 +38,16 @@ from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2
 from real.record import proposer_of
 from real.session import ANY_LATENCY, open_session
 from real.validate_report import print_report
-from real.validation import CALIBRATION, TRACE, Work, check_trace, frozen_calibration, frozen_trace, run_prompts
-from specsim.controllers import Controller
+from real.validation import (
+    CALIBRATION,
+    TRACE,
+    Work,
+    check_predictable,
+    check_trace,
+    frozen_calibration,
+    frozen_trace,
+    run_prompts,
+)
 from specsim.errors import ConfigError, run_cli
 from specsim.latency import load_latency
 from specsim.paths import replace_file
@@ -105,20 +112,6 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
         folder=RunFolder(out, config, force=force),
         console=Console(stderr=True),
     )
-
-
-def check_predictable(controllers: Sequence[Controller], drafter: Drafter) -> None:
-    """Refuse rules that read confidences where further passes of a round replace those: no trace or log holds them all.
-
-    Raises:
-        ConfigError: the first such controller.
-    """
-    reading = [controller.name for controller in controllers if controller.needs_q]
-    if drafter.pass_rule == "per-length" and reading:
-        raise ConfigError(
-            f"controller {reading[0]!r} reads confidences, which pass_rule=per-length replaces with every pass; "
-            "neither trace nor log holds them all. Validate with pass_rule=keep-first, or compare live (real.run)"
-        )
 
 
 def _clear(out: Path, keep: Sequence[Path]) -> None:

@@ -20,6 +20,7 @@ from real.calibrate import check_machine
 from real.calibrate_cli import calibration_texts
 from real.compare import counted
 from real.data import Prompt
+from real.drafters.base import Drafter
 from real.folder import Request, RunFolder
 from real.interleave import PLAIN, Comparison
 from real.loop import Settings
@@ -82,6 +83,20 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
         work.console.print(line, markup=False, highlight=False, soft_wrap=True)
     check_trace(path, work.session, work.recording, work.prompts)
     return path
+
+
+def check_predictable(controllers: Sequence[Controller], drafter: Drafter) -> None:
+    """Refuse rules that read confidences where further passes of a round replace those: no trace or log holds them all.
+
+    Raises:
+        ConfigError: the first such controller.
+    """
+    reading = [controller.name for controller in controllers if controller.needs_q]
+    if drafter.pass_rule == "per-length" and reading:
+        raise ConfigError(
+            f"controller {reading[0]!r} reads confidences, which pass_rule=per-length replaces with every pass; "
+            "neither trace nor log holds them all. Validate with pass_rule=keep-first, or compare live (real.run)"
+        )
 
 
 def check_trace(path: Path, session: Session, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:

@@ -76,7 +76,7 @@ class OnlineController:
             (arm, tokens to draft first; 0 is a plain round).
 
         Raises:
-            ConfigError: the controller wants a negative number of tokens.
+            ConfigError: the controller wants a negative number of tokens, or none while its judge waits for a pass.
         """
         persistent = self.controller.initial.size
         self._state[:, persistent : persistent + self.controller.scratch] = 0.0
@@ -92,6 +92,8 @@ class OnlineController:
         arm, want = self._begin(self.controller.params, self._state, 0, pos, ctx_len, u, hint)
         if want < 0:
             raise self._refusal("begin", f"want={want}", ">= 0")
+        if self.undecided and not want:
+            raise self._refusal("begin", "want=0 while its judge waits for a pass", "want >= 1")
         self._round, self._place = (int(arm), 0, 0), (pos, ctx_len, u)
         return int(arm), int(want)
 

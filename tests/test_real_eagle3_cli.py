@@ -128,5 +128,5 @@ def test_validate_finds_no_difference(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_tree_is_not_recorded_as_a_chain(place: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing to record"):
+    with pytest.raises(ConfigError, match="record the chain"):
         proposer_of(opened(place, ",tree=9"))

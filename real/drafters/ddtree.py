@@ -64,7 +64,8 @@ class Likeliest(NamedTuple):
 
 def likeliest(logits: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(float32[..., k] probabilities at temperature 1, int64[..., k] places) of the k = min(width, R) largest of
-    float[..., R] logits, descending; of equal ones the first place is the first."""
+    float[..., R] logits, descending; of equal ones the first place is the first. Which of several equal ones at
+    the cut are among the k is left to torch."""
     top = torch.softmax(logits.float(), dim=-1).topk(min(width, logits.shape[-1]), sorted=False)
     places, order = top.indices.sort(dim=-1)
     q, order = top.values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
@@ -154,7 +155,7 @@ class NodeTrees(_Trees):
 
     def propose(self, count: int, arm: int) -> Draft:
         if self._draft is None:
-            top = self._filled(self.depth)
+            top = self._filled(self.slots.most)
             tree = Draft.nothing(self._device) if top is None else tree_of(top, self.budget, self._device)
             self._draft = tree._replace(passes=self.slots.passes)
         return self._draft

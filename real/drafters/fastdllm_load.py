@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from real.cache import attention_windows, check_model
 from real.compat import check_tokenizers, logits_width
@@ -151,9 +152,12 @@ def read_config(path: str, written: Mapping[str, Any]) -> tuple[Any, int, int]:
         "transformers_version",
         "_commit_hash",
     }
-    config: Any = AutoConfig.for_model(
-        MODEL_TYPES[kind], **{key: value for key, value in written.items() if key not in left_out}
-    )
+    values = {key: value for key, value in written.items() if key not in left_out}
+    try:
+        config: Any = AutoConfig.for_model(MODEL_TYPES[kind], **values)
+    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"drafter {path!r}: config.json cannot be used: {reason}") from error
     if bd_size < 2 or not 0 <= mask_id < config.vocab_size:
         raise ConfigError(
             f"drafter {path!r}: config.json has bd_size {bd_size} and mask id {mask_id}; allowed: a block of 2 tokens "
@@ -166,9 +170,9 @@ def check_block_model(drafter: BlockModel, target: Loaded) -> None:
     """Refuse a drafter that does not speak the target's token ids; the mask is its own affair.
 
     Raises:
-        ConfigError: other tokenizers; or, where the checkpoint has none, another number of ids.
+        ConfigError: other tokenizers; or, where one of them is not known, another number of ids.
     """
-    if drafter.tokenizer is not None:
+    if drafter.tokenizer is not None and target.tokenizer is not None:
         check_tokenizers(target.tokenizer, drafter.tokenizer, extra=(drafter.mask_id,))
         return
     ids, ours = int(drafter.model.config.vocab_size), logits_width(target.model)

@@ -36,7 +36,7 @@ from real.progress import Steps
 from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, make_drafter
 from real.target import Target
-from real.validation import PromptRun, Work, frozen_calibration, frozen_trace
+from real.validation import PromptRun, Work, check_predictable, frozen_calibration, frozen_trace
 from specsim.controllers import Controller, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
@@ -134,7 +134,7 @@ def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, con
     prompts, dataset = _prompts(cell, loaded, place)
     encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
     spellings = [PLAIN, *(name for name in cell.method.spellings() if name != PLAIN)]
-    session.controllers(spellings, ANY_LATENCY)
+    check_predictable(session.controllers(spellings, ANY_LATENCY), session.drafter)
     probe.check_windows(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
     sample = cell.temperature > 0
     recording = probe.Settings(
