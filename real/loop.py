@@ -14,7 +14,8 @@ Sampled drafts and controllers. A controller that looks at the probabilities of 
 some of them selects by value: tokens it likes are verified, tokens it does not are drawn from the target instead. The
 output's law is then no longer the target's (tests/test_real_law.py shows by how much). Tokens chosen by a fixed rule
 carry no luck, so greedy drafts go with every controller at any temperature; sampled drafts go with controllers that do
-not read q. The other combination is refused.
+not read q. The other combination is refused, unless the drafter is `blind`: its confidences tell what tokens were drawn
+from, not which ones came out, as a block drafter can, whose distributions do not depend on each other's tokens.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def check_pair(controller: Controller, drafter: Drafter) -> None:
             f"controller {controller.name!r} decides on the confidences of all drafter passes, which {drafter.name} "
             "does not report; diffusion drafters that fill masks do, such as fastdllm"
         )
-    if drafter.samples and controller.needs_q:
+    if drafter.samples and controller.needs_q and not drafter.blind:
         raise ConfigError(
             f"controller {controller.name!r} drops drafted tokens by their probability; with sampled drafts that "
             "changes the output's distribution. Draft greedily (draft sampling 'greedy'), which is lossless at any "

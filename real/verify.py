@@ -184,6 +184,11 @@ def residual(p: torch.Tensor, token: torch.Tensor, q: torch.Tensor | None) -> to
     return torch.where(left.sum() > 0, left, p)
 
 
+def rowwise(processors: Sequence[Processor]) -> bool:
+    """Whether every row of logits is processed alike, whatever tokens precede it."""
+    return all(isinstance(processor, _ROWWISE) for processor in processors)
+
+
 def process(
     processors: Sequence[Processor],
     text: torch.Tensor,

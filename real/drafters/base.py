@@ -24,6 +24,8 @@ class Drafter(Protocol):
         block_len: tokens one pass yields; the loop asks for whole passes.
         max_draft_len: most tokens it proposes in a round; 0: none at all.
         samples: whether tokens are drawn at random, so that `Draft.law` is set.
+        blind: whether confidences and lengths of sampled drafts do not depend on the tokens drawn, only on what those
+            were drawn from. Then every rule may read them (`real.loop`).
         pass_rule: what further passes of a round do to what was drafted before, as in a trace's metadata: `keep-first`
             append to it, `per-length` replace it.
         branches: whether what it counts are nodes of a tree, of which more may be submitted than tokens are left.
@@ -38,6 +40,7 @@ class Drafter(Protocol):
     block_len: int
     max_draft_len: int
     samples: bool = False
+    blind: bool = False
     pass_rule: str = "keep-first"
     branches: bool = False
     depth: int | None = None

@@ -30,7 +30,7 @@ from real.drafters.model import DRAFT_SAMPLING
 from real.draws import Draws
 from real.models import Loaded
 from real.target import make_tap
-from real.verify import Draft, Processor, process
+from real.verify import Draft, Processor, process, rowwise
 from specsim.errors import ConfigError
 from specsim.kernel import passes_for
 from specsim.schema import PASS_RULES
@@ -145,7 +145,8 @@ class DFlashDrafter(Drafter):
         name: for logs and tables.
         max_draft_len: most tokens proposed in a round.
         sampling: `greedy` or `sample`, as for `real.drafters.model`; sampled tokens are drawn slot by slot, each from
-            its own logits under the request's processors.
+            its own logits under the request's processors. Confidences are the likeliest tokens' either way, so that
+            every controller goes with both (`blind`).
         pass_rule: what passes for a longer draft do, see the module's text.
         block_size: slots of a block, the anchor included; default: as trained.
 
@@ -172,6 +173,7 @@ class DFlashDrafter(Drafter):
             if value < least:
                 raise ConfigError(f"{key} {value}: allowed: {least} or more")
         self.name, self.max_draft_len, self.samples = name, max_draft_len, sampling == "sample"
+        self.blind = self.samples
         self.block_len, self.pass_rule = size - 1, pass_rule
         self.network, self.model, self.window = network, model, network.config.max_position_embeddings
         denoiser = BlockDenoiser(network, model)
@@ -188,8 +190,6 @@ class DFlashDrafter(Drafter):
         count = self._slots.possible(count)
         for first, logits in self._slots.upto(count):
             self._draft = self._extended(self._draft.first(first), logits)
-            if len(self._draft.tokens) < first + len(logits):  # nothing more can be drawn, whatever a pass says
-                break
         return self._draft.first(count)._replace(passes=self._slots.passes)
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -203,15 +203,24 @@ class DFlashDrafter(Drafter):
             return draft.then(Draft(tokens, q))
         text = torch.tensor(self._slots.text, device=self._device)
         wide = full_width(self.network, logits)
-        plain = torch.softmax(wide.float(), dim=-1)
+        # The likeliest token's probability, whichever is drawn: rules that read q must not see luck (`blind`).
+        q = first_choice(self.network, logits)[1]
+        alike = self._law(text, wide) if rowwise(self._processors) else None
         for row in range(len(logits)):
-            scores = process(self._processors, torch.cat([text, draft.tokens]), text[:0], wide[row : row + 1])
-            if self.network.kept_ids is not None and not torch.isfinite(scores).any():
-                break  # the processors forbid every id that could be drafted
-            law = torch.softmax(scores.float(), dim=-1)
+            before = torch.cat([text, draft.tokens])
+            law = self._law(before, wide[row : row + 1]) if alike is None else alike[row : row + 1]
             token = self._draws.drafted(law[0], len(text) - self._prompt_len + len(draft.tokens))[None]
-            draft = draft.then(Draft(token, plain[row, token], law))
+            draft = draft.then(Draft(token, q[row : row + 1], law))
         return draft
+
+    def _law(self, text: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        """float32[n, V] what is drawn from, by float[n, V] logits after the text."""
+        scores = process(self._processors, text, text[:0], wide)
+        if self.network.kept_ids is not None:
+            # Where the processors forbid every id that is drafted, one is drawn all the same, to be rejected: a shorter
+            # draft would tell of the tokens before.
+            scores = torch.where(torch.isfinite(scores).any(dim=-1, keepdim=True), scores, wide)
+        return torch.softmax(scores.float(), dim=-1)
 
 
 def make_dflash(
