@@ -218,3 +218,22 @@ def test_curves_are_tracked_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ((kind, files),) = tracked.artifacts
     assert kind == "model"
     assert "model.safetensors" in files
+
+
+def test_a_result_replaces_only_what_a_training_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("")
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        (earlier / name).write_text("")
+    assert Keeper("out", result=str(earlier)).open() is None
+    (earlier / "notes.txt").write_text("added later")
+    for result in ("mine", "file", "out", ".", "..", "earlier"):
+        with pytest.raises(ConfigError, match="choose a new folder"):
+            Keeper("out", result=result).open()
+    assert (mine / "thesis.txt").read_text() == "years of work"
+    assert (earlier / "notes.txt").exists()

@@ -7,7 +7,6 @@ Every file is written in one step, so that an interrupted run leaves none half w
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from specsim.errors import ConfigError
 from specsim.paths import replace_file
 
 CHECKPOINT, CURVES, SETTINGS, RESULT = "last.ckpt", "curves.jsonl", "settings.json", "result"
+CARD, RESULT_FILES = "README.md", (".md", ".json", ".safetensors")
 
 
 class Keeper(Callback):
@@ -63,8 +63,10 @@ class Keeper(Callback):
         """Make or check the folder; the checkpoint to go on from, if there is one.
 
         Raises:
-            ConfigError: the folder holds a run with other settings, or cannot be made.
+            ConfigError: the folder holds a run with other settings, or cannot be made; or the result would replace
+                something that no training left.
         """
+        self._check_result()
         if self.force:
             for name in (CHECKPOINT, CURVES, SETTINGS):
                 (self.out / name).unlink(missing_ok=True)
@@ -84,6 +86,21 @@ class Keeper(Callback):
             )
         checkpoint = self.out / CHECKPOINT
         return checkpoint if checkpoint.exists() else None
+
+    def _check_result(self) -> None:
+        """Only what an earlier training left may be replaced: nothing else is ever removed."""
+        here, taken = self.result.resolve(), (Path.cwd().resolve(), self.out.resolve())
+        if any(path == here or here in path.parents for path in taken):
+            raise ConfigError(
+                f"keep.result {self.result}: it would replace {taken[0]} or keep.out; choose a new folder"
+            )
+        if not self.result.exists():
+            return
+        known = self.result.is_dir() and (self.result / CARD).is_file() and (self.result / "config.json").is_file()
+        strange = [file.name for file in self.result.iterdir() if file.suffix not in RESULT_FILES] if known else []
+        if not known or strange:
+            what = f"holds {strange[0]!r}" if strange else "is not what a training left"
+            raise ConfigError(f"keep.result {self.result} {what} and would be replaced; choose a new folder")
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows, "data": self._data}
@@ -172,11 +189,12 @@ class Keeper(Callback):
                 made = Path(scratch) / "made"
                 made.mkdir()
                 module.export(made)
-                (made / "README.md").write_text(self._card(module), encoding="utf-8")
+                (made / CARD).write_text(self._card(module), encoding="utf-8")
                 for file in made.iterdir():
                     file.chmod(0o644)  # safetensors writes for the user alone
                 made.chmod(0o755)
-                shutil.rmtree(self.result, ignore_errors=True)
+                if self.result.exists():  # checked by `open`; gone only once the new one is in its place
+                    self.result.replace(Path(scratch) / "old")
                 made.replace(self.result)
         except OSError as error:
             raise ConfigError(f"{self.result}: cannot be written ({error}); choose another keep.result") from error
