@@ -6,12 +6,10 @@ serves chains as well.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from specsim.controllers.base import Controller, ControllerSpec, Setting, max_param
+from specsim.controllers.goodput import cost_params
 from specsim.controllers.schedules import no_update
 from specsim.jit import jit
 
@@ -20,18 +18,6 @@ TAKEN = 1  # scratch column: nodes taken so far, the end of what was drafted
 GAIN = 2  # scratch column: their summed path probabilities
 PATH = 3  # scratch column: path probability of the last of them
 WRITTEN_CAP = 1024  # the released code's largest tree
-
-
-class CaDDTreeParams(NamedTuple):
-    """Costs in seconds; `verify_s[n]` is the time to verify n nodes at zero context."""
-
-    max: int
-    block_len: int
-    verify_s: NDArray[np.float64]
-    ctx_s: float
-    pass_s: float
-    token_s: float
-    overhead_s: float
 
 
 @jit
@@ -80,20 +66,10 @@ def revise_caddtree(params, state, lane, q, drafted, more):
 
 
 def _build(values: dict[str, Any], setting: Setting) -> Controller:
-    model = setting.latency
-    params = CaDDTreeParams(
-        max=values["max"],
-        block_len=setting.block_len,
-        verify_s=model.verify_table(values["max"] + 1)[1:],
-        ctx_s=float(model.ctx_s),
-        pass_s=float(model.draft_pass_s),
-        token_s=float(model.draft_token_s),
-        overhead_s=float(model.overhead_s),
-    )
     return Controller(
         name="caddtree",
         config=values,
-        params=params,
+        params=cost_params(values, setting),
         begin=begin_caddtree,
         revise=revise_caddtree,
         update=no_update,

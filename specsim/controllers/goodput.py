@@ -17,8 +17,8 @@ TOKENS = 2  # scratch column: expected tokens at that length
 SURVIVAL = 3  # scratch column: product of the confidences up to it
 
 
-class GoodputParams(NamedTuple):
-    """Costs the rule weighs, in seconds; `verify_s[d]` is the time to verify d draft tokens at zero context."""
+class CostParams(NamedTuple):
+    """Costs in seconds; `verify_s[d]` is the time to verify d draft tokens, or nodes of a tree, at zero context."""
 
     max: int
     block_len: int
@@ -65,9 +65,10 @@ def revise_goodput(params, state, lane, q, drafted, more):
     return best, best
 
 
-def _build(values: dict[str, Any], setting: Setting) -> Controller:
+def cost_params(values: dict[str, Any], setting: Setting) -> CostParams:
+    """The costs of a setting, for lengths or nodes up to `values["max"]`."""
     model = setting.latency
-    params = GoodputParams(
+    return CostParams(
         max=values["max"],
         block_len=setting.block_len,
         verify_s=model.verify_table(values["max"] + 1)[1:],
@@ -76,10 +77,13 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
         token_s=float(model.draft_token_s),
         overhead_s=float(model.overhead_s),
     )
+
+
+def _build(values: dict[str, Any], setting: Setting) -> Controller:
     return Controller(
         name="goodput",
         config=values,
-        params=params,
+        params=cost_params(values, setting),
         begin=begin_goodput,
         revise=revise_goodput,
         update=no_update,
