@@ -11,26 +11,8 @@ from typing import Any
 
 import torch
 
+from real.builders.arm import parse_layers as parse_layers  # drafter specs and tests take it from here
 from specsim.errors import ConfigError
-
-MOST_LAYERS = 10_000  # more than any model has; a mistyped range should not fill the memory
-
-
-def parse_layers(text: str) -> tuple[int, ...]:
-    """Layer numbers from "3,5,10-12" (0-based, ends included), ascending and without repeats.
-
-    Raises:
-        ConfigError: the text is not a list of numbers and ranges.
-    """
-    layers: set[int] = set()
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-            raise ConfigError(f"layers {text!r}: cannot read {part!r}; write numbers and ranges, e.g. 9,12-15")
-        if int(last or first) >= MOST_LAYERS:
-            raise ConfigError(f"layers {text!r}: {part!r} goes beyond {MOST_LAYERS - 1}; no model has as many layers")
-        layers.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(layers))
 
 
 def check_layers(skip: Sequence[int], n_layers: int) -> tuple[int, ...]:
