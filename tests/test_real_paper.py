@@ -276,6 +276,43 @@ def test_drawing_needs_no_torch(tiny: Path, finished: Path, tmp_path: Path) -> N
     assert {path.name.partition("-")[0] for path in out.glob("*.png")} == {"max", "depths", "reliability"}
 
 
+def test_sampled_drafts_are_measured_at_temperature_one_and_not_predicted(tiny: Path, tmp_path: Path) -> None:
+    sampled = {**EXIT, "draft_sampling": "sample", "name": "Sampled", "controllers": {}}
+    pairs = [{"target": str(tiny / "model"), "methods": [{**EXIT, "controllers": {}}, sampled]}]
+    assert run(config(tiny, pairs=pairs), tmp_path / "run") == 0
+    document = results(tmp_path / "run")
+    assert {(row["temperature"], row["method"]) for row in document["rows"]} == {
+        (0, "Exit"),
+        (1, "Exit"),
+        (1, "Sampled"),
+    }
+    for row in document["rows"]:
+        assert row["draft_sampling"] == ("sample" if row["method"] == "Sampled" else "greedy")
+        assert (row["predicted"] is None) == (row["method"] == "Sampled")
+        assert row["shadow"] is None
+    (why,) = document["not_predicted"]
+    assert "-T1-Sampled-" in why["cell"]
+    # The law is the target's either way; with other drafts the same draws accept other tokens.
+    taus = {row["method"]: row["tau"] for row in document["rows"] if row["temperature"] == 1}
+    assert taus["Sampled"] != taus["Exit"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({**LOOKUP, "controllers": {}}, "it draws no tokens; allowed: greedy"),
+        (EXIT, "Draft greedily"),
+    ],
+)
+def test_sampled_drafts_that_cannot_be_are_refused_before_anything_is_measured(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: dict[str, Any], message: str
+) -> None:
+    pairs = [{"target": str(tiny / "model"), "methods": [{**method, "draft_sampling": "sample"}]}]
+    assert run(config(tiny, pairs=pairs, temperatures=[1]), tmp_path / "run") == 2
+    assert message in capsys.readouterr().err
+    assert not list((tmp_path / "run").rglob("*.*"))
+
+
 def test_a_spoilt_calibration_is_made_again(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     frozen = cells.frozen_calibration

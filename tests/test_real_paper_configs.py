@@ -122,6 +122,32 @@ def test_a_length_may_have_a_label_of_its_own() -> None:
     assert (STATIC, "static:length=4") in cell.method.labels()
 
 
+def test_sampled_drafts_have_cells_of_their_own_at_temperature_one() -> None:
+    document = copy.deepcopy(GOOD)
+    document["temperatures"] = [0, 1]
+    (method,) = document["pairs"][0]["methods"]
+    greedy = [cell.folder() for cell in parse_config(document).cells()]
+    method["draft_sampling"] = "greedy"
+    assert [cell.folder() for cell in parse_config(document).cells()] == greedy
+    method["draft_sampling"] = "sample"
+    (cell,) = parse_config(document).cells()
+    assert cell.temperature == 1
+    assert cell.settings()["draft_sampling"] == "sample"
+    assert cell.folder() not in greedy
+
+
+def test_the_lab_and_smollm2_measure_dflash_with_sampled_drafts() -> None:
+    for name in ("table2_lab", "table2_smollm2"):
+        cells = read_config(ROOT / f"real/configs/paper/{name}.yaml").cells()
+        greedy, sampled = (
+            [cell for cell in cells if cell.method.name == method] for method in ("DFlash", "DFlash, sampled drafts")
+        )
+        assert [cell.temperature for cell in greedy] == [0, 1]
+        assert [(cell.temperature, cell.method.draft_sampling) for cell in sampled] == [(1, "sample")]
+        assert sampled[0].method.drafter == greedy[0].method.drafter
+        assert sampled[0].method.controllers == greedy[0].method.controllers
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -143,6 +169,8 @@ def test_a_length_may_have_a_label_of_its_own() -> None:
         (("pairs", 0, "methods", 0, "controllers"), {"a": "g4", "b": "g4"}, "named twice"),
         (("pairs", 0, "methods", 0, "controllers"), {"a": "libraspek"}, "did you mean 'libraspec'"),
         (("pairs", 0, "methods"), GOOD["pairs"][0]["methods"] * 2, "same method twice"),
+        (("pairs", 0, "methods", 0, "draft_sampling"), "beam", "draft_sampling is 'beam'; allowed: greedy, sample"),
+        (("pairs", 0, "methods", 0, "draft_sampling"), "sample", r"temperatures is \[0\]; add 1 to it"),
         (("repeats",), 1, "repeats is 1"),
         (("dtype",), "float64", "allowed: float32"),
     ],

@@ -30,7 +30,7 @@ from real.folder import Request, RunFolder
 from real.interleave import PLAIN
 from real.loop import Settings
 from real.models import Loaded, load_target
-from real.paper.config import Cell, PaperConfig
+from real.paper.config import GREEDY, SAMPLE, Cell, PaperConfig
 from real.paper.long_prompts import long_prompts
 from real.progress import Steps
 from real.record import proposer_of
@@ -112,20 +112,25 @@ def measure_cells(config: PaperConfig, place: Path, console: Console) -> None:
 def _open_target(target: str, cells: Sequence[Cell], place: Path, console: Console) -> list[Open]:
     config = cells[0].config
     loaded = load_target(target, dtype=config.dtype, device=config.device)
-    sessions: dict[tuple[str, int], tuple[Session, DrafterSpec]] = {}
+    sessions: dict[tuple[str, int, str], tuple[Session, DrafterSpec]] = {}
     opened = []
     for cell in cells:
-        key = (cell.method.drafter, cell.method.max_draft_len)
+        key = (cell.method.drafter, cell.method.max_draft_len, cell.method.draft_sampling)
         if key not in sessions:
             sessions[key] = _session(loaded, target, *key)
         opened.append(Open(cell=cell, work=_open_cell(cell, *sessions[key], place, console)))
     return opened
 
 
-def _session(loaded: Loaded, target: str, drafter: str, max_draft_len: int) -> tuple[Session, DrafterSpec]:
+def _session(
+    loaded: Loaded, target: str, drafter: str, max_draft_len: int, draft_sampling: str
+) -> tuple[Session, DrafterSpec]:
     spec = parse_drafter(drafter, target=target, n_layers=loaded.model.config.num_hidden_layers)
-    # Greedy drafts are lossless at any temperature, and every controller may look at them (`real.loop`).
-    made = make_drafter(spec, loaded, max_draft_len=max_draft_len)
+    made = make_drafter(spec, loaded, max_draft_len=max_draft_len, draft_sampling=draft_sampling)
+    if made.samples != (draft_sampling == SAMPLE):
+        raise ConfigError(
+            f"drafter {drafter!r}: draft_sampling is {draft_sampling!r}, but it draws no tokens; allowed: {GREEDY}"
+        )
     return Session(loaded=loaded, target=Target(loaded.model), drafter=made, plain=NoDrafter()), spec
 
 

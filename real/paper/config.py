@@ -13,6 +13,7 @@ pairs:
         max_draft_len: 40
         static: 3..20                 # the swept baseline; or a list of lengths
         controllers: {LibraSpec: "libraspec:block=10", lambda: lambda}
+        draft_sampling: greedy        # or sample: drawn drafts, at temperature 1 only
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import yaml
 
+from real.drafters.model import DRAFT_SAMPLING
 from real.models import DEVICES, DTYPES, MAX_THREADS
 from specsim.controllers import parse_spec
 from specsim.errors import ConfigError
@@ -40,6 +42,7 @@ EXPERIMENTS = (
 STATIC, LIBRASPEC, LAMBDA = "static", "LibraSpec", "lambda"
 FIXED = "fixed block"  # a block drafter as published: one pass, all of it verified
 TEMPERATURES = (0, 1)
+GREEDY, SAMPLE = DRAFT_SAMPLING
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -69,6 +72,8 @@ class Method:
         max_draft_len: most tokens drafted in a round.
         static: lengths of the swept baseline.
         controllers: label of a row to spelling; one of the swept lengths may have a label of its own as well.
+        draft_sampling: `greedy`, or `sample`: tokens are drawn from the drafter's law. At temperature 0 nothing is
+            drawn, so that such a method has cells at temperature 1 only.
     """
 
     name: str
@@ -76,6 +81,11 @@ class Method:
     max_draft_len: int
     static: tuple[int, ...] = ()
     controllers: Mapping[str, str]
+    draft_sampling: str = GREEDY
+
+    def at(self, temperature: int) -> bool:
+        """Whether it is measured at a temperature."""
+        return self.draft_sampling == GREEDY or temperature > 0
 
     def labels(self) -> list[tuple[str, str]]:
         """(label, spelling) of every row, the swept lengths first."""
@@ -126,6 +136,7 @@ class PaperConfig:
             for name in pair.datasets
             for temperature in self.temperatures
             for method in pair.methods
+            if method.at(temperature)
         ]
 
 
@@ -154,6 +165,8 @@ class Cell:
     def settings(self) -> dict[str, Any]:
         """JSON values that decide what is measured."""
         config = self.config
+        # Greedy drafts go unsaid: cells measured before there was a choice keep their names.
+        drawn = {} if self.method.draft_sampling == GREEDY else {"draft_sampling": self.method.draft_sampling}
         return {
             "target": self.target,
             "dataset": asdict(self.prompts()),
@@ -161,6 +174,7 @@ class Cell:
             "drafter": self.method.drafter,
             "max_draft_len": self.method.max_draft_len,
             "spellings": self.method.spellings(),
+            **drawn,
             **{
                 key: getattr(config, key) for key in ("max_new_tokens", "dtype", "device", "threads", "seed", "repeats")
             },
@@ -201,10 +215,22 @@ def parse_config(document: Any) -> PaperConfig:
         raise ConfigError(f"temperatures {list(temperatures)}: allowed: 0 and 1, the paper's")
     config = PaperConfig(**{**given, "datasets": datasets, "pairs": pairs, "temperatures": temperatures})
     _check_numbers(config)
+    _check_measured(config)
     twice = [cell.folder() for cell in config.cells()]
     if len(set(twice)) < len(twice):
         raise ConfigError("pairs: a target has the same method twice on a dataset; name each once")
     return config
+
+
+def _check_measured(config: PaperConfig) -> None:
+    for pair in config.pairs:
+        for method in pair.methods:
+            if not any(method.at(temperature) for temperature in config.temperatures):
+                raise ConfigError(
+                    f"pairs, {pair.target}, methods, {method.name}: draft_sampling is {method.draft_sampling!r}, which "
+                    f"is measured at temperature 1, but temperatures is {list(config.temperatures)}; add 1 to it, or "
+                    "leave draft_sampling out"
+                )
 
 
 def _dataset(name: Any, value: Any) -> Dataset:
@@ -244,6 +270,9 @@ def _method(value: Any, where: str) -> Method:
         raise ConfigError(f"{where}: static length {max(method.static)}: allowed: up to max_draft_len")
     if STATIC in controllers or len(set(controllers.values())) < len(controllers):
         raise ConfigError(f"{where}: a controller is named twice, or labelled {STATIC!r}, which the swept lengths are")
+    if method.draft_sampling not in DRAFT_SAMPLING:
+        allowed = ", ".join(DRAFT_SAMPLING)
+        raise ConfigError(f"{where}: draft_sampling is {method.draft_sampling!r}; allowed: {allowed}")
     if not method.spellings():
         raise ConfigError(f"{where}: name lengths (static) or controllers")
     return method

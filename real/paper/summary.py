@@ -75,6 +75,7 @@ def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
         "temperature": cell.cell.temperature,
         "method": cell.cell.method.name,
         "drafter": cell.cell.method.drafter,
+        "draft_sampling": cell.cell.method.draft_sampling,
         "label": label,
         "controller": spelling,
         "prompts": len(runs),
