@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.folder import Run
 from real.paper import figures
-from real.paper.loops import WINDOW, fresh_sums, looping
+from real.paper.loops import fresh_sums
 from real.paper.paired import Times, compare
 from real.paper.summary import Measured, comparisons, prediction_summary, rows_of, summarise
 from real.paper.tables import fastest, markdown, verdict_lines
@@ -156,17 +156,6 @@ def test_the_paired_interval_covers_the_resampled_ratios() -> None:
     assert found.ci95 == pytest.approx((0.5, 2.0))
     first = [Times(plain_s=times.plain_s[:1], time_s=times.time_s[:1]) for times in (one, other)]
     assert compare(*first, seed=0).to_json() == {"ratio": 2.0, "ci95": None, "at_least_as_fast": True}
-
-
-def test_tokens_loop_when_their_run_was_there_before() -> None:
-    assert not looping(list(range(40))).any()
-    cycle = [1, 2, 3] * 6
-    # The first run that was there before starts at 3, so all but the first three tokens repeat.
-    assert looping(cycle).tolist() == [False] * 3 + [True] * 15
-    assert not looping([7] * (WINDOW)).any()
-    assert looping([7] * (WINDOW + 1)).tolist() == [False] + [True] * WINDOW
-    back = [*range(WINDOW), 99, 98, *range(WINDOW), 50]
-    assert looping(back).tolist() == [False] * (WINDOW + 2) + [True] * WINDOW + [False]
 
 
 def test_rounds_are_shared_out_over_their_tokens() -> None:

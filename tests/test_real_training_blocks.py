@@ -16,7 +16,6 @@ from real.training.blocks import (  # noqa: E402
     decayed_weights,
     draw_anchors,
     path_weights,
-    repeated,
     slots_at,
     walk,
 )
@@ -111,9 +110,3 @@ def test_what_is_accepted_ends_at_the_first_departure() -> None:
     slots = slots_at(known, torch.tensor([[0, 2, 4]]), 3)
     chosen = torch.tensor([[[1, 9, 3], [3, 4, 0], [0, 7, 7]]])
     assert accepted(chosen, slots).tolist() == [[1, 3, 1]]
-
-
-def test_repeated_marks_loops_only() -> None:
-    assert repeated(np.arange(30)).sum() == 0
-    marks = repeated(np.tile(np.arange(10), 3))
-    assert marks.nonzero()[0].tolist() == list(range(17, 30))

@@ -17,9 +17,10 @@ import numpy as np
 from real.compare import counted
 from real.folder import Request, Run, RunFolder, read_run
 from real.interleave import PLAIN
+from real.loops import looping
 from real.paper.cells import RESULTS
 from real.paper.config import FIXED, LAMBDA, LIBRASPEC, STATIC, Cell
-from real.paper.loops import fresh_sums, looping
+from real.paper.loops import fresh_sums
 from real.paper.paired import Times, compare
 from specsim.metrics import bootstrap_ratios
 
@@ -95,7 +96,7 @@ def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
 
 
 def _without_loops(cell: Measured, spelling: str, runs: Sequence[Run]) -> Row:
-    """The speedup, tau and interval over tokens that do not loop, and how many do (`real.paper.loops`)."""
+    """The speedup, tau and interval over tokens that do not loop, and how many do (`real.loops`)."""
     fresh = np.array([fresh_sums(run) for run in runs])
     base = np.array([fresh_sums(counted(request, PLAIN)) for request in cell.requests])
     loops = sum(int(looping(run.decoded.output).sum()) for run in runs)

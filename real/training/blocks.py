@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from real.loops import repeated
 from real.training.target_states import Known
 
 
@@ -63,7 +64,7 @@ def draw_anchors(known: Known, count: int, rng: np.random.Generator, loops: floa
         low, high = max(1, prompt_len - 1), length - 1
         chances = np.ones(max(1, high - low))
         if loops != 1.0:
-            chances[repeated(ids[:length].cpu().numpy())[low + 1 : high + 1]] = loops
+            chances[repeated(ids[:length].tolist())[low + 1 : high + 1]] = loops
         sums = np.cumsum(chances)
         places = np.searchsorted(sums, rng.random(count) * sums[-1], side="right").clip(max=len(chances) - 1)
         rows.append(low + np.sort(places))
@@ -112,14 +113,3 @@ def walk(lengths: np.ndarray, prompt_len: int, total: int) -> list[tuple[int, in
         rounds.append((at, emitted))
         at += emitted
     return rounds
-
-
-def repeated(tokens: np.ndarray, length: int = 8) -> np.ndarray:
-    """bool[T]: whether the `length` tokens that end at each place have stood in the text before."""
-    seen: set[tuple[int, ...]] = set()
-    marks = np.zeros(len(tokens), dtype=bool)
-    for end in range(length, len(tokens) + 1):
-        gram = tuple(tokens[end - length : end].tolist())
-        marks[end - 1] = gram in seen
-        seen.add(gram)
-    return marks

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from real.loops import repeated
 from real.models import Loaded, load_target
-from real.training.blocks import Slots, accepted, decayed_weights, path_weights, repeated, slots_at, walk
+from real.training.blocks import Slots, accepted, decayed_weights, path_weights, slots_at, walk
 from real.training.drafter_data import TextBatch, WrittenTexts
 from real.training.module import TrainModule
 from real.training.target_states import Known, TargetStates
