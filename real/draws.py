@@ -30,7 +30,7 @@ class Draws(Protocol):
         ...
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
-        """int64 scalar: a draft token drawn from float[V] weights for position pos."""
+        """int64[n]: draft tokens for the n positions from pos on, each drawn from its row of float[n, V] weights."""
         ...
 
 
@@ -57,7 +57,7 @@ class KeyedDraws:
         return pick(weights, self._uniforms(TOKEN_STREAM, pos, width, weights.device)[ahead])
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
-        return pick(weights, self._uniforms(DRAFT_STREAM, pos, 1, weights.device)[0])
+        return pick(weights, self._uniforms(DRAFT_STREAM, pos, len(weights), weights.device))
 
     def _uniforms(self, stream: int, pos: int, count: int, device: torch.device) -> torch.Tensor:
         numbers = [uniform_stream(self.seed, stream, self.request, pos + i, 0) for i in range(count)]
@@ -65,13 +65,18 @@ class KeyedDraws:
 
 
 def pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The token at quantile `uniform` (in [0, 1)) of float[V] weights; never one of weight 0. Weights of NaN yield some
-    token in 0..V-1, so that whoever looks at its probability sees the NaN.
+    """The token at quantile `uniform` (float64[...], in [0, 1)) of float[..., V] weights; never one of weight 0.
+
+    Weights of NaN yield some token in 0..V-1, so that whoever looks at its probability sees the NaN.
 
     Sums in float64: in float32 the tail of a vocabulary of 150,000 tokens would be lost to rounding.
+
+    Returns:
+        int64[...]. On a CPU a row's token is the same alone and among others: sums run along each row, from the left.
     """
     cumulative = weights.double().cumsum(dim=-1)
-    found = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
+    total = cumulative[..., -1:].contiguous()
+    found = torch.searchsorted(cumulative, uniform[..., None] * total, right=True)
     # A product rounded up to the very end would point past the last token; the last one of positive weight is meant.
-    last = torch.searchsorted(cumulative, cumulative[-1])
-    return torch.minimum(found, last).clamp(max=len(weights) - 1)
+    last = torch.searchsorted(cumulative, total)
+    return torch.minimum(found, last)[..., 0].clamp(max=weights.shape[-1] - 1)

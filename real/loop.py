@@ -33,7 +33,7 @@ from real.drafters.base import Drafter
 from real.draws import Draws, KeyedDraws
 from real.target import Target
 from real.tree import paths, walk_greedy, walk_sampling, within
-from real.verify import Draft, Processor, Proposal, process, verify_greedy, verify_sampling
+from real.verify import Draft, Processor, Proposal, process, text_for, verify_greedy, verify_sampling
 from specsim.controllers import Controller
 from specsim.errors import ConfigError, SpecsimError
 from specsim.kernel import passes_for, served
@@ -285,7 +285,7 @@ def _verify(
     scores = logits
     if settings.processors:
         before = None if draft.parents is None else paths(draft.parents.tolist())
-        text_ids = torch.tensor(text, device=logits.device)
+        text_ids = text_for(settings.processors, text, logits.device)
         scores = process(settings.processors, text_ids, draft.tokens, logits, paths=before)
     path = None
     if draft.parents is None:

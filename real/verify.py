@@ -144,10 +144,9 @@ def verify_sampling(draft: Draft, scores: torch.Tensor, draws: Draws, pos: int) 
         left = residual(p[place], draft.tokens[place], None if draft.law is None else draft.law[place])
         weights = torch.where(accepted < d, left, weights)
     token = draws.token(weights, pos, accepted, d + 1)
-    sound = torch.isfinite(p).all() & torch.isfinite(accept).all()
-    if draft.law is not None:
-        sound &= torch.isfinite(draft.law).all()
-    return torch.stack([accepted, token, ~sound])
+    # A sum of probabilities is finite when all of them are, and one pass over them where asking each takes several.
+    total = p.sum() + accept.sum() + (0.0 if draft.law is None else draft.law.sum())
+    return torch.stack([accepted, token, ~torch.isfinite(total)])
 
 
 def acceptance(draft: Draft, p: torch.Tensor) -> torch.Tensor:
@@ -187,6 +186,11 @@ def residual(p: torch.Tensor, token: torch.Tensor, q: torch.Tensor | None) -> to
 def rowwise(processors: Sequence[Processor]) -> bool:
     """Whether every row of logits is processed alike, whatever tokens precede it."""
     return all(isinstance(processor, _ROWWISE) for processor in processors)
+
+
+def text_for(processors: Sequence[Processor], text: Sequence[int], device: torch.device | str) -> torch.Tensor:
+    """int64[L] the text that `process` is given, or nothing of it when no processor looks at it."""
+    return torch.tensor([] if rowwise(processors) else text, dtype=torch.int64, device=device)
 
 
 def process(

@@ -70,7 +70,7 @@ class Branching:
         return self._pick(TOKEN_STREAM, weights, pos + int(ahead))
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
-        return self._pick(DRAFT_STREAM, weights, pos)
+        return torch.stack([self._pick(DRAFT_STREAM, row, pos + number) for number, row in enumerate(weights)])
 
     def _pick(self, stream: int, weights: torch.Tensor, pos: int) -> torch.Tensor:
         sums = np.concatenate([[0.0], np.cumsum(weights.double().numpy())])

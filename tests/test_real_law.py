@@ -175,7 +175,7 @@ def test_branches_are_all_there_once() -> None:
     """Two dependent choices: a token of three, and a number of acceptances that depends on it."""
 
     def run(draws) -> tuple[int, int]:
-        token = int(draws.drafted(torch.tensor([0.5, 0.0, 0.5]), 0))
+        token = int(draws.drafted(torch.tensor([[0.5, 0.0, 0.5]]), 0))
         return token, int(draws.leading(torch.tensor([0.25, 1.0] if token else [1.0], dtype=torch.float64), 0))
 
     found = [(outcome, draws.probability) for draws, outcome in branches(run)]

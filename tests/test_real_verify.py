@@ -17,7 +17,16 @@ from real.drafters.model import ModelDrafter  # noqa: E402
 from real.draws import KeyedDraws, pick  # noqa: E402
 from real.loop import Decoded, NotFiniteError, Settings, decode  # noqa: E402
 from real.target import Target  # noqa: E402
-from real.verify import Draft, acceptance, residual, verify_greedy, verify_sampling  # noqa: E402
+from real.verify import (  # noqa: E402
+    Draft,
+    acceptance,
+    process,
+    residual,
+    sampling_processors,
+    text_for,
+    verify_greedy,
+    verify_sampling,
+)
 from specsim.online import OnlineController  # noqa: E402
 from tests.real_law import (  # noqa: E402
     FixedClock,
@@ -89,7 +98,7 @@ class Watched(KeyedDraws):
     """Keeps the weights that draft tokens were drawn from."""
 
     def drafted(self, weights: torch.Tensor, pos: int) -> torch.Tensor:
-        self.drawn = [*getattr(self, "drawn", []), weights]
+        self.drawn = [*getattr(self, "drawn", []), *weights]
         return super().drafted(weights, pos)
 
 
@@ -220,6 +229,16 @@ def test_p6_a_law_that_is_not_finite_anywhere_is_unsound(wrong: float) -> None:
     assert verify_sampling(drafted([1], law), scores, KeyedDraws(0, 0), 0)[2] == 1
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("wrong", [[NAN, 0.3, 0.5], [INF, 0.3, 0.5], [-INF, -INF, -INF]])
+def test_p6_scores_that_give_no_law_are_unsound_in_any_row(wrong: list[float], place: int) -> None:
+    """Also in rows that verification does not reach."""
+    scores = torch.tensor([[0.1, 0.2, 0.3], [0.0, -INF, 0.0], [1.0, 2.0, 3.0]])
+    assert verify_sampling(drafted([1, 1]), scores, KeyedDraws(0, 0), 0)[2] == 0
+    scores[place] = torch.tensor(wrong)
+    assert verify_sampling(drafted([1, 1]), scores, KeyedDraws(0, 0), 0)[2] == 1
+
+
 # --- P9: the seed -----------------------------------------------------------------------------------------------------
 
 
@@ -314,13 +333,40 @@ def test_pick_at_the_very_end() -> None:
     assert int(pick(wide, torch.tensor(0.5, dtype=torch.float64))) in (99_999, 100_000)
 
 
+@given(st.integers(0, 2**31), st.integers(1, 9), st.sampled_from([1, 2, 37, 5000]))
+def test_rows_are_drawn_together_as_each_alone(seed: int, count: int, vocabulary: int) -> None:
+    """Sums included, bit for bit: a block's tokens do not depend on how many slots are drawn at once."""
+    source = torch.manual_seed(seed)
+    logits = 8.0 * torch.randn(count, vocabulary, generator=source)
+    logits[:, 1:][torch.rand(count, vocabulary - 1, generator=source) < 0.5] = -INF
+    law, uniform = torch.softmax(logits, dim=-1), torch.rand(count, generator=source, dtype=torch.float64)
+    sums = law.double().cumsum(dim=-1)
+    assert all(torch.equal(together, row.double().cumsum(dim=-1)) for together, row in zip(sums, law, strict=True))
+    assert pick(law, uniform).tolist() == [int(pick(*row)) for row in zip(law, uniform, strict=True)]
+    draws = KeyedDraws(seed, 2)
+    alone = [draws.drafted(law[i : i + 1], 5 + i) for i in range(count)]
+    assert torch.equal(draws.drafted(law, 5), torch.cat(alone))
+
+
+def test_the_text_is_given_to_processors_that_look_at_it() -> None:
+    def seen(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + len(ids[0])
+
+    alike = sampling_processors(temperature=0.5, top_k=2)
+    for processors in ([], alike):
+        assert text_for(processors, [3, 1, 4], "cpu").tolist() == []
+    assert text_for([*alike, seen], [3, 1, 4], "cpu").tolist() == [3, 1, 4]
+    logits, text = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([2, 1])
+    assert torch.equal(process(alike, text[:0], text[:0], logits), process(alike, text, text[:0], logits))
+
+
 def test_keyed_draws_are_functions_of_their_key() -> None:
     weights, places = torch.ones(1_000_000), torch.tensor(2)
     draws = KeyedDraws(5, 1)
     tokens = [int(draws.token(weights, pos, places, 4)) for pos in range(6)]
     # The token for pos + 2 is the same whoever asks for it.
     assert tokens == [int(KeyedDraws(5, 1).token(weights, pos + 2, torch.tensor(0), 1)) for pos in range(6)]
-    assert len({*tokens, *(int(draws.drafted(weights, pos)) for pos in range(2, 8))}) == 12
+    assert len({*tokens, *draws.drafted(weights.expand(6, -1), 2).tolist()}) == 12
     assert tokens != [int(KeyedDraws(5, 2).token(weights, pos, places, 4)) for pos in range(6)]
     half = torch.full((6,), 0.5, dtype=torch.float64)
     whole = int(draws.leading(half, 0))

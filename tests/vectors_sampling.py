@@ -111,7 +111,7 @@ def one_round(
     from real.verify import Draft, verify_sampling
 
     law = torch.tensor(q, dtype=torch.float32)
-    tokens = list(fixed) if fixed is not None else [int(draws.drafted(row, i)) for i, row in enumerate(law)]
+    tokens = list(fixed) if fixed is not None else draws.drafted(law, 0).tolist()
     ids = torch.tensor(tokens)
     draft = Draft(ids, law.gather(1, ids[:, None])[:, 0], law)
     accepted, token, unsound = verify_sampling(draft, torch.tensor(p, dtype=torch.float64).log(), draws, 0).tolist()

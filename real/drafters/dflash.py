@@ -30,7 +30,7 @@ from real.drafters.model import DRAFT_SAMPLING
 from real.draws import Draws
 from real.models import Loaded
 from real.target import make_tap
-from real.verify import Draft, Processor, process, rowwise
+from real.verify import Draft, Processor, process, rowwise, text_for
 from specsim.errors import ConfigError
 from specsim.kernel import passes_for
 from specsim.schema import PASS_RULES
@@ -201,25 +201,24 @@ class DFlashDrafter(Drafter):
         if not self.samples:
             tokens, q = first_choice(self.network, logits)
             return draft.then(Draft(tokens, q))
-        text = torch.tensor(self._slots.text, device=self._device)
-        wide = full_width(self.network, logits)
         # The likeliest token's probability, whichever is drawn: rules that read q must not see luck (`blind`).
         q = first_choice(self.network, logits)[1]
-        alike = self._law(text, wide) if rowwise(self._processors) else None
-        for row in range(len(logits)):
-            before = torch.cat([text, draft.tokens])
-            law = self._law(before, wide[row : row + 1]) if alike is None else alike[row : row + 1]
-            token = self._draws.drafted(law[0], len(text) - self._prompt_len + len(draft.tokens))[None]
-            draft = draft.then(Draft(token, q[row : row + 1], law))
+        wide, text = full_width(self.network, logits), text_for(self._processors, self._slots.text, self._device)
+        pos = len(self._slots.text) - self._prompt_len
+        # Slots are independent of each other's tokens, unless a processor looks at the tokens before each.
+        size = len(wide) if rowwise(self._processors) else 1
+        for rows, part in zip(wide.split(size), q.split(size), strict=True):
+            law = self._law(torch.cat([text, draft.tokens]), rows)
+            draft = draft.then(Draft(self._draws.drafted(law, pos + len(draft.tokens)), part, law))
         return draft
 
     def _law(self, text: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """float32[n, V] what is drawn from, by float[n, V] logits after the text."""
         scores = process(self._processors, text, text[:0], wide)
-        if self.network.kept_ids is not None:
+        if self._processors and self.network.kept_ids is not None:
             # Where the processors forbid every id that is drafted, one is drawn all the same, to be rejected: a shorter
             # draft would tell of the tokens before.
-            scores = torch.where(torch.isfinite(scores).any(dim=-1, keepdim=True), scores, wide)
+            scores = torch.where(scores.amax(dim=-1, keepdim=True) == -torch.inf, wide, scores)
         return torch.softmax(scores.float(), dim=-1)
 
 
@@ -264,5 +263,4 @@ def full_width(network: DFlashNetwork, logits: torch.Tensor) -> torch.Tensor:
     if network.kept_ids is None:
         return logits
     wide = logits.new_full((*logits.shape[:-1], network.config.vocab_size), -torch.inf)
-    wide[..., network.kept_ids] = logits
-    return wide
+    return wide.scatter_(-1, network.kept_ids.expand_as(logits), logits)

@@ -24,7 +24,7 @@ from real.drafters.model import DRAFT_SAMPLING
 from real.draws import Draws
 from real.models import Loaded
 from real.target import make_tap
-from real.verify import Draft, Processor, process
+from real.verify import Draft, Processor, process, text_for
 from specsim.errors import ConfigError
 from specsim.schema import MAX_DRAFT_LEN
 
@@ -164,12 +164,12 @@ class Eagle3Chain(Drafter):
     def _sampled(self, logits: torch.Tensor, number: int) -> Draft:
         known = self.net.t2d.shape[0]
         wide = logits.new_full((1, known), -torch.inf).index_copy_(1, self._ids, logits)
-        text = torch.tensor(self._head.text, device=logits.device)
+        text = text_for(self._processors, self._head.text, logits.device)
         scores = process(self._processors, torch.cat([text, self._draft.tokens]), text[:0], wide).float()
         # Processors may leave nothing the head knows (only the end of text, say); any law is a good one to draw from.
         scores = torch.where(torch.isfinite(scores).any(), scores, wide)
         law = torch.softmax(scores, dim=-1)
-        token = self._draws.drafted(law[0], len(self._head.text) - self._prompt_len + number)[None]
+        token = self._draws.drafted(law, len(self._head.text) - self._prompt_len + number)
         return Draft(token, torch.softmax(wide, dim=-1)[0, token], law)
 
 

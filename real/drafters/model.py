@@ -15,7 +15,7 @@ from real.branches import greedy_choice
 from real.cache import KVCache, forward
 from real.drafters.base import Drafter
 from real.draws import Draws
-from real.verify import Draft, Processor, process
+from real.verify import Draft, Processor, process, text_for
 from specsim.errors import ConfigError
 
 DRAFT_SAMPLING = ("greedy", "sample")
@@ -101,11 +101,11 @@ class ModelDrafter(Drafter):
         if self.width is not None and logits.shape[1] < self.width:  # ids only the target has are never drafted
             # Before the processors: they may hold one bias per id of the target.
             logits = torch.nn.functional.pad(logits, (0, self.width - logits.shape[1]), value=-torch.inf)
-        text = torch.tensor(self._text, device=self._device)
+        text = text_for(self._processors, self._text, self._device)
         # The row follows the text and the whole draft so far, whose rows were processed before.
         scores = process(self._processors, torch.cat([text, self._draft.tokens]), text[:0], logits)
         law = torch.softmax(scores.float(), dim=-1)
-        token = self._draws.drafted(law[0], len(self._text) - self._prompt_len + number)[None]
+        token = self._draws.drafted(law, len(self._text) - self._prompt_len + number)
         q = torch.softmax(logits.float(), dim=-1)[0, token]
         return Draft(token, q, law)
 
