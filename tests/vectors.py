@@ -4,11 +4,12 @@ Two layouts are read: files with a `cases` list (`case_id`, `component`, `parame
 (file name, component), and theory.json, handled by its top-level keys. One line per case: `ok`, `FAIL` with got and
 want, or `not covered` with the reason. Exit status 1 on any FAIL, 2 when a file cannot be read.
 
-Every handler drives the shipped controllers (through `specsim.online`), engine functions or `specsim.theory`; none
-restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
+Every handler drives the shipped controllers (through `specsim.online`), engine functions, builders or
+`specsim.theory`; none restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
 bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`, those of
 speculative sampling, DFlash and DDTree, which need torch when they run, in `tests/vectors_sampling.py`,
-`tests/vectors_dflash.py` and `tests/vectors_ddtree.py`.
+`tests/vectors_dflash.py` and `tests/vectors_ddtree.py`; those of draft configurations in `tests/vectors_builders.py`
+and `tests/vectors_specvlm.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import numpy as np
 
 from specsim.online import OnlineController
 from tests.vectors_bandits import HANDLERS as BANDITS
+from tests.vectors_builders import HANDLERS as BUILDERS
 from tests.vectors_ddtree import HANDLERS as DDTREE
 from tests.vectors_dflash import HANDLERS as DFLASH
 from tests.vectors_failfast import HANDLERS as FAILFAST
 from tests.vectors_sampling import HANDLERS as SAMPLING
+from tests.vectors_specvlm import HANDLERS as SPECVLM
 from tests.vectors_theory import HANDLERS as THEORY
 from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
 from tests.vectors_tools import affine as affine  # tests/test_rules.py takes it from here
@@ -141,10 +144,12 @@ def ff_rounds(case: Case) -> Checks:
 HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **THEORY,
     **BANDITS,
+    **BUILDERS,  # after BANDITS: its handler of the loop with rebuilds checks the arms too
     **DDTREE,
     **DFLASH,
     **FAILFAST,
     **SAMPLING,
+    **SPECVLM,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
     ("transformers_assisted", "confidence_stop"): hf_confidence,

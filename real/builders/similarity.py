@@ -1,0 +1,31 @@
+"""How alike hidden states are: the measure of cosSim, KnapSpec and CLaSp, in float32 whatever the model computes in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+EPS: Final = 1e-8
+"""Smallest product of norms that is divided by, as released."""
+
+
+def mean_cosine(states: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """float32[...]: cosines over the last axis, averaged over the one before it.
+
+    Args:
+        states: float[..., T, H].
+        others: float[..., T, H], or what broadcasts to it.
+    """
+    return cosine_similarity(states.float(), others.float(), dim=-1, eps=EPS).mean(dim=-1)
+
+
+def importance(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """float32[]: 1 - the mean cosine between a block's input and its output (SP2ec's r_b, turned round).
+
+    Args:
+        before: float[T, H], what the block read at T positions.
+        after: float[T, H], what it wrote.
+    """
+    return 1 - mean_cosine(before, after)
