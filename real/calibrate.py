@@ -7,6 +7,10 @@ A drafting model has to read two tokens instead of one after a draft that was ac
 has no cost of its own for that. Its expectation is part of verify(s) for s > 1, the verification that causes it:
 `catch_up_s` times the chance that s - 1 tokens are all accepted, `acceptance` to the power s - 1 (both are in the
 provenance). Rounds without a draft do not pay for it.
+
+Nor has it one for what a draft costs once, however long it is: a head that reads the last round's tokens in its first
+pass, a block drafter that reads the text's newest blocks. Where drafts had different numbers of passes, `first_s` +
+`pass_s` * passes is fitted to their seconds, and `first_s` put into verify(s) for s > 1 in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,9 +36,11 @@ from specsim.latency import LatencyModel
 from specsim.latency.estimators import MIN_LENGTHS
 from specsim.latency.fit import FitReport, fit_latency
 from specsim.latency.measurements import Measurements
+from specsim.passes import PASSES_PER_BLOCK
 
 TOLERANCE = 0.05
 CONTEXT_STEP = 64
+NO_FIRST = 0.02  # of a pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +48,20 @@ class DraftCosts:
     """Seconds of drafting and of the loop's own work.
 
     Args:
-        pass_s: one drafter pass that reads one token.
+        pass_s: one drafter pass that reads one token; of a drafter that reports its passes, one of those.
+        first_s: what a draft costs once, beyond its passes.
         catch_up_s: what a pass that reads two costs more.
         acceptance: chance that a drafted token is accepted when all before it were.
         host_s: loop, controller and bookkeeping per round.
+        per_block: mean passes behind a block of a drafter that reports its passes; None for others.
     """
 
     pass_s: float
     catch_up_s: float
     acceptance: float
     host_s: float
+    first_s: float = 0.0
+    per_block: float | None = None
 
     def after_verifying_s(self, s: int) -> float:
         """Expected cost of catching up after a pass over s token positions: all of s - 1 drafted tokens accepted."""
@@ -61,10 +71,10 @@ class DraftCosts:
 def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
     """Medians of the parts that are not the target's."""
     drafting = [sample for sample in samples if sample.passes]
-    steady = [sample.draft_s / sample.passes for sample in drafting if sample.reads == 1]
-    steady = steady or [sample.draft_s / sample.passes for sample in drafting]
-    pass_s = float(np.median(steady)) if steady else 0.0
-    behind = [sample.draft_s - sample.passes * pass_s for sample in drafting if sample.reads == 2]
+    steady = [sample for sample in drafting if sample.reads == 1] or drafting
+    first_s, pass_s = draft_line([one.passes for one in steady], [one.draft_s for one in steady])
+    behind = [sample.draft_s - sample.passes * pass_s - first_s for sample in drafting if sample.reads == 2]
+    blocks = sum(sample.blocks for sample in drafting)
     accepted = sum(sample.accepted for sample in drafting)
     refused = sum(sample.accepted < sample.own for sample in drafting)
     return DraftCosts(
@@ -72,7 +82,38 @@ def draft_costs(samples: Sequence[Sample]) -> DraftCosts:
         catch_up_s=max(0.0, float(np.median(behind))) if behind else 0.0,
         acceptance=accepted / (accepted + refused) if behind else 0.0,
         host_s=float(np.median([sample.overhead_s for sample in samples])),
+        first_s=first_s,
+        per_block=sum(one.passes for one in drafting) / blocks if blocks else None,
     )
+
+
+def draft_line(passes: Sequence[int], draft_s: Sequence[float]) -> tuple[float, float]:
+    """(seconds a draft costs once, seconds per pass) of drafts of some numbers of passes; (0, 0) without any.
+
+    Medians per number of passes, then the weighted median of the slopes between every two of them (Theil-Sen; a pair
+    counts by its distance and by its rarer number) and of what is left. Where all drafts have as many passes nothing
+    tells the two apart, and where the first is below `NO_FIRST` of a pass it is none: then the median of seconds per
+    pass is the whole cost.
+    """
+    if not passes:
+        return 0.0, 0.0
+    count, seconds = np.array(passes, np.float64), np.array(draft_s, np.float64)
+    x, seen = np.unique(count, return_counts=True)
+    y = np.array([np.median(seconds[count == number]) for number in x])
+    i, j = np.triu_indices(len(x), k=1)
+    if len(i):
+        weights = (x[j] - x[i]) * np.minimum(seen[i], seen[j])
+        slope = _weighted_median((y[j] - y[i]) / (x[j] - x[i]), weights)
+        first_s = _weighted_median(y - slope * x, seen)
+        if slope > 0 and first_s > NO_FIRST * slope:
+            return first_s, slope
+    return 0.0, float(np.median(seconds / count))
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
 def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
@@ -94,6 +135,10 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
         "acceptance": costs.acceptance,
         "verify": "passes of the target; for s > 1 with catch_up_s * acceptance^(s - 1) (real.calibrate)",
     }
+    if costs.first_s:
+        details |= {"first_s": costs.first_s, "verify": details["verify"] + ", and first_s"}
+    if costs.per_block is not None:
+        details[PASSES_PER_BLOCK] = costs.per_block
     ctx_len = _grouped(np.array([sample.ctx_len for sample in samples], np.float64))
     measured = Measurements(
         s=np.array([sample.s for sample in samples], np.float64),
@@ -104,12 +149,32 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
     details["ctx_len"] = sorted(set(ctx_len.round(1).tolist()))
     options: dict[str, Any] = {"draft_pass_s": costs.pass_s, "overhead_s": costs.host_s, "provenance": details}
     try:
-        return _fit(measured, options)
+        report = _fit(measured, options)
     except ConfigError as error:
         if "context term" not in str(error):
             raise
         details["context"] = f"left out, because: {error}"
-    return _fit(Measurements(s=measured.s, time_s=measured.time_s, where=measured.where), options)
+        report = _fit(Measurements(s=measured.s, time_s=measured.time_s, where=measured.where), options)
+    return _with_first(report, costs.first_s)
+
+
+def _with_first(report: FitReport, first_s: float) -> FitReport:
+    """The fit with `first_s` more for every s > 1: a step that no form but a table has, so added to the fitted one."""
+    if not first_s:
+        return report
+    model, points = report.model, report.model.provenance["points"]
+    longest = max(2, max(s for s, _ in points))
+    times_s = model.verify_table(longest)[1:] + np.where(np.arange(longest) > 0, first_s, 0.0)
+    table = {"form": "table", "s": list(range(1, longest + 1)), "times_s": times_s.tolist()}
+    provenance = {
+        **model.provenance,
+        "form": f"{report.form}, and first_s for s > 1",
+        "points": [[s, time_s + (first_s if s > 1 else 0.0)] for s, time_s in points],
+    }
+    document = model.to_dict()
+    ctx = {"ctx_s": model.ctx_s} if model.ctx_s else {}
+    document |= {"verify": {**table, **ctx}, "provenance": provenance}
+    return replace(report, model=LatencyModel.from_dict(document, where="calibration"))
 
 
 def _fit(measured: Measurements, options: dict[str, Any]) -> FitReport:
@@ -214,6 +279,11 @@ def check_machine(model: LatencyModel, loaded: Loaded, drafter: Drafter, *, wher
     Raises:
         ConfigError: the first key of the provenance that differs.
     """
+    if drafter.reports_passes and PASSES_PER_BLOCK not in model.provenance:
+        raise ConfigError(
+            f"{where}: says nothing of {PASSES_PER_BLOCK}, so that its draft.pass_s is not a pass of {drafter.name}, "
+            "which fills a block in several; calibrate again (python -m real.calibrate)"
+        )
     longest = model.provenance.get("max_draft_len", 0)
     if longest < drafter.max_draft_len:
         raise ConfigError(

@@ -87,7 +87,8 @@ class Round:
         available_len: tokens the drafter could have offered, as far as it was asked.
         scored_len: draft tokens in the target's pass; another number than submitted_len where the controller counts
             something else, such as the depth of a tree.
-        forward_passes: passes the drafter's network made; draft_passes counts whole blocks, as the simulator does.
+        forward_passes: passes the drafter's network made; draft_passes counts whole blocks, as the simulator does, but
+            for drafters that report their passes, of which it counts every one.
         record: what those passes recorded, where the drafter reports it.
         q: float32[drafted_len] confidences the controller saw.
         draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work and the controller's.
@@ -273,8 +274,11 @@ def _draft(
             available = len(q)
         if len(q):
             submit, want = controller.revise(q, len(q) < available, draft.record)
-    row = Round(arm=arm, drafted_len=len(q), submitted_len=submit, draft_passes=passes, available_len=available, q=q)
-    row.forward_passes, row.record = passes if draft.passes is None else draft.passes, draft.record
+    made = passes if draft.passes is None else draft.passes
+    # Where traces hold every pass of the network, a replay charges every pass.
+    charged = passes if draft.record is None else made
+    row = Round(arm=arm, drafted_len=len(q), submitted_len=submit, draft_passes=charged, available_len=available, q=q)
+    row.forward_passes, row.record = made, draft.record
     return draft, row
 
 

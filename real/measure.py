@@ -22,6 +22,7 @@ from real.target import Target
 from real.verify import Draft, Processor, Proposal
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
+from specsim.kernel import passes_for
 from specsim.online import OnlineController
 from specsim.passes import PassRecord
 
@@ -38,7 +39,8 @@ class Sample:
         s: token positions, draft and the last committed token, as a controller counts them: what it asks a latency
             model about. The target scores as many, but for trees whose depth is chosen (`Round.scored_len`).
         ctx_len: tokens before the round.
-        passes: drafter passes.
+        passes: drafter passes; of one that reports them, every pass of its network.
+        blocks: whole blocks they filled, of such a drafter; 0 of others, whose pass is a block.
         reads: tokens the first of them had to read: 1, or more when the drafter was behind the text.
         own, accepted: tokens of the drafter's own in the draft, and how many of them were accepted.
         draft_s, verify_s, overhead_s: seconds; the last is what is neither drafting nor verifying.
@@ -53,6 +55,7 @@ class Sample:
     draft_s: float
     verify_s: float
     overhead_s: float
+    blocks: int = 0
 
 
 def lengths_up_to(max_draft_len: int) -> list[int]:
@@ -79,16 +82,19 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
     Args:
         rounds: all of them, in order.
         drafted: tokens of each round that the drafter itself made; default: all.
-        block_len: of the drafter; one that yields more than a token a pass (a look-up) is never behind the text.
+        block_len: of the drafter; one that yields more than a token a pass (a look-up) is never behind the text, nor is
+            one that reports its passes, all of which are counted.
     """
     found, reads = [], 1
+    reports = any(row.record is not None for row in rounds)
     for row, own in zip(rounds, drafted or [row.drafted_len for row in rounds], strict=True):
         found.append(
             Sample(
                 s=row.submitted_len + 1,
                 ctx_len=row.ctx_len,
                 # A look-up that finds nothing is no pass to the simulator.
-                passes=own if block_len == 1 else row.draft_passes * (own > 0),
+                passes=own if block_len == 1 and not reports else row.draft_passes * (own > 0),
+                blocks=passes_for(own, block_len) if reports else 0,
                 reads=reads,
                 own=own,
                 accepted=min(own, row.accepted_len),
@@ -98,7 +104,7 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
             )
         )
         # The last drafted token was not read yet; without a draft nothing was.
-        if block_len == 1:
+        if block_len == 1 and not reports:
             reads = max(1, row.emitted_len - own + 1) if own else reads + row.emitted_len
     return found
 
@@ -165,16 +171,16 @@ class _Filled(Drafter):
         self._now, missing = len(found.q), count - len(found.q)
         if missing <= 0 or not isinstance(found, Draft):  # what is counted otherwise than in nodes cannot be filled up
             return found
-        filler, own = Draft(self._filler[:missing], torch.ones(missing, device=found.q.device)), found
-        if own.parents is None:
-            return own.then(filler)
+        filler = found._replace(
+            tokens=torch.cat([found.tokens, self._filler[:missing]]),
+            q=torch.cat([found.q, torch.ones(missing, device=found.q.device)]),
+            law=None,
+        )
+        if found.parents is None:
+            return filler
         # Siblings differ in a tree: what is missing goes on from its last node.
         nodes = torch.arange(self._now - 1, count - 1)
-        return own._replace(
-            tokens=torch.cat([own.tokens, filler.tokens]),
-            q=torch.cat([own.q, filler.q]),
-            parents=torch.cat([own.parents, nodes]),
-        )
+        return filler._replace(parents=torch.cat([found.parents, nodes]))
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._drafter.commit(tokens)

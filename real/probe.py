@@ -28,6 +28,7 @@ from real.session import make_drafter
 from real.trace_latency import contexts_of, measure_again, measure_latency, stored_drafter
 from real.workdir import WorkDir
 from specsim.errors import ConfigError, run_cli
+from specsim.passes import PASSES_PER_BLOCK
 from specsim.provenance import provenance
 from specsim.schema import MAX_DRAFT_LEN
 from specsim.trace import TraceChunk, TraceMeta, read_trace, write_trace
@@ -180,8 +181,16 @@ def trace_meta(
             "max_new_tokens": settings.max_new_tokens,
             "stop_ids": list(loaded.stop_ids),
             "threads": torch.get_num_threads(),
+            **_passes_per_block(drafter, requests),
         },
     )
+
+
+def _passes_per_block(drafter: Drafter, requests: Sequence[RequestRows]) -> dict[str, float]:
+    """How many passes a block took, of a drafter that fills it in several."""
+    blocks = sum(int((-(-np.diff(rows.offsets) // drafter.block_len)).sum()) for rows in requests)
+    passes = sum(len(rows.pass_count) for rows in requests)
+    return {PASSES_PER_BLOCK: passes / blocks} if drafter.reports_passes and blocks else {}
 
 
 def check_windows(

@@ -158,4 +158,11 @@ def _rows(requests: Sequence[tuple[int, Sequence[Round]]], numbers: Sequence[int
         arm_accept=np.zeros((len(logged), 0), np.int16),
         arm_draft_s=np.zeros((len(logged), 0)),
         measured_s=column("round_s", np.float64),
+        passes=np.concatenate([_passes(row) for row in logged]),
     )
+
+
+def _passes(row: Round) -> npt.NDArray[np.int16]:
+    """`Rows.passes` of a round: all that it made, as only its whole draft is asked for; -1 where none are reported."""
+    told = -1 if row.record is None else row.draft_passes
+    return np.full(row.available_len, told, np.int16)

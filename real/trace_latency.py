@@ -68,7 +68,8 @@ def _lines(report: FitReport, max_draft_len: int) -> list[str]:
         f"{float(model.verify_s(max_draft_len + 1, context)) * 1e3:.1f} ms at {context} tokens of context "
         f"({report.form}), {model.ctx_s * 1e6:.1f} us per context token",
         f"drafter pass {model.draft_pass_s * 1e3:.2f} ms, {details['catch_up_s'] * 1e3:.1f} ms more after a draft "
-        f"accepted to its end (acceptance {details['acceptance']:.2f}), expected in verify(2) and up",
+        f"accepted to its end (acceptance {details['acceptance']:.2f}), expected in verify(2) and up; "
+        f"{details.get('first_s', 0.0) * 1e3:.2f} ms per draft, in verify(2) and up",
         f"the loop's own work {model.overhead_s * 1e6:.0f} us per round, timing it {details['clock_s'] * 1e6:.1f} us",
     ]
     return lines + [

@@ -30,7 +30,8 @@ from specsim.oracle import (
     shortest_paths,
     static_times,
 )
-from specsim.rows import SUM_NAMES, Costs, Rounds, Rows, make_costs, make_rows
+from specsim.passes import with_passes
+from specsim.rows import SUM_NAMES, Costs, Rounds, Rows, make_costs, make_rows, planned
 from specsim.schema import TraceMeta
 from specsim.tree_rows import tree_latency, tree_parts, tree_passes, tree_rows
 from specsim.validity import LogValidity
@@ -141,7 +142,7 @@ def controllers_for(
     setting = Setting(
         block_len=meta.tree_nodes if tree else meta.block_len,
         max_draft_len=meta.tree_nodes if tree else meta.max_draft_len,
-        latency=tree_latency(meta, latency) if tree else latency,
+        latency=tree_latency(meta, latency) if tree else with_passes(latency, meta.extra),
         arm_draft_s=tuple(float(arm["draft_s"]) for arm in arms),
         draft_len=meta.draft_len or 0 if arms else 0,
         tree=tree,
@@ -168,13 +169,8 @@ class _Job:
         compiled: bool | None,
         measured_draft: bool,
     ) -> None:
-        self.meta, self.controllers, self.seed, self.acceptance, self.compiled = (
-            meta,
-            controllers,
-            seed,
-            acceptance,
-            compiled,
-        )
+        self.meta, self.controllers, self.seed = meta, controllers, seed
+        self.acceptance, self.compiled = acceptance, compiled
         self.measured_draft = measured_draft
         self.arms = meta.n_arms if meta.kind == "arm" else 0
         self.draft_len = meta.draft_len or 0 if self.arms else 0
@@ -262,10 +258,11 @@ class _Job:
         plain_s = plain_times(rows, self.costs)
         columns = []
         for index, controller in enumerate(self.controllers):
+            told = rows._replace(hint=hints[controller.privilege])
             run = run_chunk(
                 controller,
                 self.states[index],
-                rows._replace(hint=hints[controller.privilege] if controller.plan is None else controller.plan(chunk)),
+                told if controller.plan is None else planned(rows, *controller.plan(chunk)),
                 best,
                 self.costs,
                 block_len=self.block_len,
@@ -325,12 +322,13 @@ class _Job:
             )
         plain_s = plain_times(rows, self.costs)
         for totals, controller in zip(self.totals, self.controllers, strict=True):
-            plan = plans[controller.privilege]
+            plan, own = plans[controller.privilege], rows
             if controller.plan is not None:
-                plan = np.repeat(controller.plan(chunk), chunk.lengths + 1)
+                own = planned(rows, *controller.plan(chunk))
+                plan = np.repeat(own.hint, chunk.lengths + 1)
             sums, time_s, own_plain_s = exp.expect_chunk(
                 controller,
-                rows,
+                own,
                 accept_prob,
                 plan,
                 best,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specsim.controllers.base import Controller
 from specsim.errors import ConfigError
 from specsim.jit import jit
-from specsim.kernel import draft_cost, drafted_part, out_of_range, passes_for, served, specialise
+from specsim.kernel import draft_cost, drafted_part, out_of_range, passes_behind, served, specialise
 from specsim.oracle import best_round_length, round_cost
 from specsim.rows import Costs, Rows
 
@@ -59,7 +59,8 @@ def best_lengths_by_outcome(rows, costs, block_len):
         first = rows.offsets[row]
         available = int(rows.offsets[row + 1] - first)
         for a in range(available + 1):
-            best[first + row + a] = best_round_length(a, available, rows.ctx_len[row], block_len, costs)
+            ctx = rows.ctx_len[row]
+            best[first + row + a] = best_round_length(a, available, ctx, rows.passes, first, block_len, costs)
     return best
 
 
@@ -81,7 +82,7 @@ def expected_paths(rows, accept_prob, costs, block_len):
             best, length, mean, reach = np.inf, 0, 0.0, 1.0
             for a in range(available + 1):
                 after = to_go[row + a + 1] if row + a + 1 < end else 0.0
-                cost = round_cost(a, available, rows.ctx_len[row], block_len, costs) + after
+                cost = round_cost(a, available, rows.ctx_len[row], rows.passes, first, block_len, costs) + after
                 if cost < best:
                     best, length = cost, a
                 plan[first + row + a] = length
@@ -106,7 +107,8 @@ def expected_static_times(rows, accept_prob, costs, block_len, max_len):
                 available = int(rows.offsets[row + 1] - first)
                 submit = min(length, available)
                 drafted = served(length, available, block_len)
-                seconds = draft_cost(drafted, block_len, costs) + costs.verify_s[submit + 1]
+                drafting = passes_behind(rows.passes, first, drafted, block_len)
+                seconds = draft_cost(drafting, drafted, costs) + costs.verify_s[submit + 1]
                 seconds += costs.ctx_s * rows.ctx_len[row] + costs.overhead_s
                 reach = 1.0
                 for a in range(submit + 1):
@@ -207,17 +209,14 @@ def expected_loop(  # noqa: C901, PLR0915 - the same loop, in expectation
                     if want < 0:
                         return -2 - row
                     after[:] = state[0]
-                    round_s = (
-                        draft_cost(drafted, block_len, costs)
-                        + costs.verify_s[submit + 1]
-                        + costs.ctx_s * ctx
-                        + overhead
-                    )
+                    passes = passes_behind(rows.passes, first, drafted, block_len)
+                    draft_s = draft_cost(passes, drafted, costs)
+                    round_s = draft_s + costs.verify_s[submit + 1] + costs.ctx_s * ctx + overhead
                     seconds += weight * round_s
                     sums[ROUNDS] += weight
                     sums[DRAFTED] += weight * drafted
                     sums[SUBMITTED] += weight * submit
-                    sums[PASSES] += weight * passes_for(drafted, block_len)
+                    sums[PASSES] += weight * passes
                     sums[PART_DRAFTS] += weight * (0 < drafted < available)
                     sums[CLAMPED] += weight * (want > drafted and (every_round or available == limit))
                     lowest = min(scenario, submit) if privileged else 0

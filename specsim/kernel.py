@@ -60,9 +60,24 @@ def passes_for(tokens, block_len):
 
 
 @jit
-def draft_cost(drafted, block_len, costs):
-    """Seconds of drafting `drafted` tokens: passes and tokens."""
-    return passes_for(drafted, block_len) * costs.pass_s + drafted * costs.token_s
+def passes_behind(passes, first, drafted, block_len):
+    """Drafter passes of a draft of `drafted` tokens: those recorded for the row, else whole blocks.
+
+    Args:
+        passes: `Rows.passes`.
+        first: of the row, `Rows.offsets`.
+        drafted: tokens, at most what the row holds.
+        block_len: tokens of a block.
+    """
+    if passes.size > 0 and drafted > 0 and passes[first + drafted - 1] >= 0:
+        return int(passes[first + drafted - 1])
+    return passes_for(drafted, block_len)
+
+
+@jit
+def draft_cost(passes, drafted, costs):
+    """Seconds of drafting `drafted` tokens in `passes` passes."""
+    return passes * costs.pass_s + drafted * costs.token_s
 
 
 @jit
@@ -167,12 +182,12 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
                 return -1 - row
             accepted = min(free, submit) if arms > 0 else accepted_of(rows, row, submit)
             emitted = accepted + 1 if every_round else min(accepted + 1, end - row)
-            passes = passes_for(drafted, block_len)
+            passes = passes_behind(rows.passes, first, drafted, block_len)
             clamped = want > drafted and (every_round or available == limit)
             if arms > 0:
                 draft_s = rows.arm_draft_s[row, arm] * drafted / draft_len if drafted > 0 else 0.0
             else:
-                draft_s = draft_cost(drafted, block_len, costs)
+                draft_s = draft_cost(passes, drafted, costs)
             verify_s = costs.verify_s[submit + 1] + costs.ctx_s * ctx
             round_s = rows.measured_s[row] if rows.measured_s.size > 0 else draft_s + verify_s + overhead
             if full_information:

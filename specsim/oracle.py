@@ -11,24 +11,31 @@ from __future__ import annotations
 import numpy as np
 
 from specsim.jit import jit
-from specsim.kernel import accepted_of, draft_cost, served
+from specsim.kernel import accepted_of, draft_cost, passes_behind, served
+
+NO_PASSES = np.zeros(0, np.int16)
+"""`Rows.passes` of a row that says nothing about its passes."""
 
 
 @jit
-def round_cost(submitted, available, ctx, block_len, costs):
-    """Seconds of a round that submits `submitted` of `available` tokens, drafting no more passes than that needs."""
+def round_cost(submitted, available, ctx, passes, first, block_len, costs):
+    """Seconds of a round that submits `submitted` of `available` tokens, drafting no more passes than that needs.
+
+    `passes` and `first` are as for `specsim.kernel.passes_behind`: what was recorded of the row, or `NO_PASSES`.
+    """
     drafted = served(submitted, available, block_len)
-    return draft_cost(drafted, block_len, costs) + costs.verify_s[submitted + 1] + costs.ctx_s * ctx + costs.overhead_s
+    draft_s = draft_cost(passes_behind(passes, first, drafted, block_len), drafted, costs)
+    return draft_s + costs.verify_s[submitted + 1] + costs.ctx_s * ctx + costs.overhead_s
 
 
 @jit
-def best_round_length(accept_len, available, ctx, block_len, costs):
+def best_round_length(accept_len, available, ctx, passes, first, block_len, costs):
     """Smallest d maximising (min(accept_len, d) + 1) / round time: d_oracle of the replay result."""
     best = 0
     best_tokens = 1.0
-    best_cost = round_cost(0, available, ctx, block_len, costs)
+    best_cost = round_cost(0, available, ctx, passes, first, block_len, costs)
     for d in range(1, min(accept_len, available) + 1):
-        cost = round_cost(d, available, ctx, block_len, costs)
+        cost = round_cost(d, available, ctx, passes, first, block_len, costs)
         if (d + 1.0) * best_cost > best_tokens * cost:
             best, best_tokens, best_cost = d, d + 1.0, cost
     return best
@@ -39,12 +46,12 @@ def best_tree_size(rows, row, costs, block_len):
     """`best_round_length` of a row whose draft is a tree."""
     available = int(rows.offsets[row + 1] - rows.offsets[row])
     best, best_tokens = 0, 1.0
-    best_cost = round_cost(0, available, rows.ctx_len[row], block_len, costs)
+    best_cost = round_cost(0, available, rows.ctx_len[row], rows.passes, rows.offsets[row], block_len, costs)
     accepted = 0
     for d in range(1, available + 1):
         if accepted_of(rows, row, d) > accepted:
             accepted += 1
-            cost = round_cost(d, available, rows.ctx_len[row], block_len, costs)
+            cost = round_cost(d, available, rows.ctx_len[row], rows.passes, rows.offsets[row], block_len, costs)
             if (accepted + 1.0) * best_cost > best_tokens * cost:
                 best, best_tokens, best_cost = d, accepted + 1.0, cost
     return best
@@ -55,11 +62,13 @@ def best_round_lengths(rows, costs, block_len):
     """int32[R]: `best_round_length` of every row."""
     lengths = np.empty(rows.pos.size, np.int32)
     for row in range(rows.pos.size):
-        available = int(rows.offsets[row + 1] - rows.offsets[row])
+        first = rows.offsets[row]
+        available = int(rows.offsets[row + 1] - first)
         if rows.gained.size > 0:
             lengths[row] = best_tree_size(rows, row, costs, block_len)
         else:
-            lengths[row] = best_round_length(int(rows.accept_len[row]), available, rows.ctx_len[row], block_len, costs)
+            accept_len, ctx = int(rows.accept_len[row]), rows.ctx_len[row]
+            lengths[row] = best_round_length(accept_len, available, ctx, rows.passes, first, block_len, costs)
     return lengths
 
 
@@ -86,7 +95,8 @@ def shortest_paths(rows, costs, block_len):
                     continue
                 accepted += 1
                 after = to_go[row + accepted + 1] if row + accepted + 1 < end else 0.0
-                cost = round_cost(d, available, rows.ctx_len[row], block_len, costs) + after
+                ctx, first = rows.ctx_len[row], rows.offsets[row]
+                cost = round_cost(d, available, ctx, rows.passes, first, block_len, costs) + after
                 if cost < best:
                     best = cost
                     plan[row] = d
@@ -102,17 +112,19 @@ def static_times(rows, costs, block_len, max_len):
     for b in range(rows.starts.size - 1):
         end = rows.starts[b + 1]
         for length in range(max_len + 1):
-            # Rows that hold the whole length cost the same up to context; only short rows are worked out anew.
-            full = round_cost(length, 1 << 30, 0.0, block_len, costs)
+            # Rows that hold the whole length cost the same up to context, unless they say what passes they took; only
+            # the others are worked out anew.
+            full = round_cost(length, 1 << 30, 0.0, NO_PASSES, 0, block_len, costs)
             cut = served(length, 1 << 30, block_len)
             seconds = 0.0
             row = rows.starts[b]
             while row < end:
                 available = int(rows.offsets[row + 1] - rows.offsets[row])
-                if available >= cut:
+                if available >= cut and rows.passes.size == 0:
                     seconds += full + costs.ctx_s * rows.ctx_len[row]
                 else:
-                    seconds += round_cost(min(length, available), available, rows.ctx_len[row], block_len, costs)
+                    ctx, first, submit = rows.ctx_len[row], rows.offsets[row], min(length, available)
+                    seconds += round_cost(submit, available, ctx, rows.passes, first, block_len, costs)
                 row += accepted_of(rows, row, min(length, available)) + 1
             times[length] += seconds
     return times

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specsim.errors import ConfigError
+from specsim.latency import LatencyModel
+from specsim.schema import is_nonnegative
+
+PASSES_PER_BLOCK: Final = "passes_per_block"
+"""Key of a latency model's provenance, and of a trace's metadata, of drafters that fill a block in several passes."""
+
+
+def passes_per_block(facts: Mapping[str, Any]) -> float:
+    """Mean passes behind a block of `block_len` tokens, for rules that weigh what a block will cost; 1 where not said.
+
+    What a draft is charged never rests on it: rounds count their own passes.
+
+    Args:
+        facts: provenance of a latency model.
+
+    Raises:
+        ConfigError: not a number >= 0.
+    """
+    value = facts.get(PASSES_PER_BLOCK, 1.0)
+    if not is_nonnegative(value):
+        raise ConfigError(f"latency, provenance: {PASSES_PER_BLOCK} is {value!r}; allowed: a finite number >= 0")
+    return float(value)
+
+
+def with_passes(latency: LatencyModel, facts: Mapping[str, Any]) -> LatencyModel:
+    """A latency model with the passes per block that a trace's metadata tells of, where it does not say itself."""
+    if PASSES_PER_BLOCK in latency.provenance or PASSES_PER_BLOCK not in facts:
+        return latency
+    return replace(latency, provenance={**latency.provenance, PASSES_PER_BLOCK: facts[PASSES_PER_BLOCK]})
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specsim.chunk import TraceChunk
+from specsim.jit import jit
 from specsim.latency import LatencyModel
 
 
@@ -42,6 +43,8 @@ class Rows(NamedTuple):
     model's (`real.shadow`); empty otherwise.
     `gained` int16[N] makes the drafts trees (`specsim.tree_rows`): draft positions are then nodes, and entry k of a row
     counts the nodes on the target's path among its first k + 1; empty for chains.
+    `passes` int16[N]: drafter passes behind the first k + 1 tokens of a row, never falling within it; -1 where that was
+    not recorded, so that whole blocks count; empty where it was nowhere (`make_rows`).
     """
 
     starts: NDArray[np.int64]
@@ -55,7 +58,9 @@ class Rows(NamedTuple):
     arm_accept: NDArray[np.int16]
     arm_draft_s: NDArray[np.float64]
     measured_s: NDArray[np.float64]
-    gained: NDArray[np.int16] = np.zeros(0, np.int16)  # never written to, so that all may share it
+    # Never written to, so that all may share them.
+    gained: NDArray[np.int16] = np.zeros(0, np.int16)
+    passes: NDArray[np.int16] = np.zeros(0, np.int16)
 
 
 def make_rows(
@@ -82,7 +87,45 @@ def make_rows(
         arm_accept=np.ascontiguousarray(arm_accept),
         arm_draft_s=np.zeros((chunk.rows, 0)) if arm_draft_s is None else np.ascontiguousarray(arm_draft_s),
         measured_s=np.zeros(0),
+        passes=np.zeros(0, np.int16) if chunk.arm_accept_len is not None else denoising_passes(chunk),
     )
+
+
+def denoising_passes(chunk: TraceChunk) -> NDArray[np.int16]:
+    """`Rows.passes` of a chunk, from what its rows recorded of every denoising pass (`schema.PASS_COLUMNS`).
+
+    The first k tokens of a draft take the passes up to the first after which k leading positions are filled, as a
+    drafter makes them that stops there. A row without passes, or whose passes leave some of its draft open, says none.
+    """
+    if chunk.pass_offsets is None or chunk.pass_filled is None:
+        return np.zeros(0, np.int16)
+    return _passes_until(chunk.offsets, chunk.pass_offsets, chunk.pass_filled)
+
+
+@jit
+def _passes_until(offsets, pass_offsets, filled):
+    needed = np.full(offsets[-1], -1, np.int16)
+    for row in range(offsets.size - 1):
+        first, m = offsets[row], offsets[row + 1] - offsets[row]
+        last = pass_offsets[row + 1]
+        if last == pass_offsets[row] or filled[last - 1] < m:
+            continue
+        done = 0
+        for k in range(pass_offsets[row], last):
+            for place in range(done, min(filled[k], m)):
+                needed[first + place] = k - pass_offsets[row] + 1
+            done = max(done, filled[k])
+    return needed
+
+
+def planned(rows: Rows, lengths: NDArray[np.int32], waits: NDArray[np.int32]) -> Rows:
+    """Rows for a rule that has a plan (`specsim.controllers.base.Plan`): its lengths are their hints, and no draft of a
+    row takes fewer passes than the rule waits for."""
+    if not rows.passes.size:
+        return rows._replace(hint=lengths)
+    least = np.repeat(waits, np.diff(rows.offsets)).astype(np.int16)
+    passes = np.where(rows.passes < 0, rows.passes, np.maximum(rows.passes, least))
+    return rows._replace(hint=lengths, passes=passes)
 
 
 class Rounds(NamedTuple):

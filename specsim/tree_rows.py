@@ -82,7 +82,7 @@ def tree_rows(chunk: TraceChunk, max_nodes: int) -> TreeRows:
     lists = (chunk.offsets, chunk.topk_offsets, logp, listed, unlisted, chunk.target_rank)
     _build(*lists, offsets, scratch_for(max_nodes), empty_tree(max_nodes), q, gained, free, exact)
     rows = make_rows(replace(chunk, accept_len=free))
-    return TreeRows(rows._replace(offsets=offsets, q=q, gained=gained), exact)
+    return TreeRows(rows._replace(offsets=offsets, q=q, gained=gained, passes=np.zeros(0, np.int16)), exact)
 
 
 @jit

@@ -43,7 +43,7 @@ def arm_seconds(world: World, row: int, arm: int) -> float:
 def hints(world: World, controller: Controller) -> np.ndarray:
     """What a controller is told at each row: by its plan, or by its privilege."""
     if controller.plan is not None:
-        return controller.plan(world.chunk)
+        return controller.plan(world.chunk).lengths
     if controller.privilege == "none":
         return np.full(world.chunk.rows, -1)
     path = controller.privilege == "path" and world.meta.coverage == "every-position"
@@ -74,6 +74,7 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
     online = OnlineController(controller, seed=seed, compiled=compiled)
     chunk, model, n = world.chunk, world.latency, world.meta.block_len
     known = hints(world, controller)
+    waits = np.zeros(chunk.rows) if controller.plan is None else controller.plan(chunk).waits
     overhead = 0.0 if controller.name == "plain" else model.overhead_s
     log = []
     i = 0
@@ -111,6 +112,8 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
                         passes += 1
                         drafted = min(passes * n, len(row))
                     submit, want = online.revise(row[:drafted], drafted < len(row))
+                if drafted and (made := passes_recorded(world, i, drafted)):
+                    passes = max(made, int(waits[i]))
                 free, draft_s = int(chunk.accept_len[i]), passes * model.draft_pass_s + drafted * model.draft_token_s
             accepted = min(free, submit)
             round_s = draft_s + float(model.verify_s(submit + 1, ctx)) + overhead
@@ -125,6 +128,15 @@ def replay_online(world: World, controller: Controller, *, compiled: bool, seed:
             i = min(i + (1 if world.meta.coverage == "every-round" else accepted + 1), end)
             number += 1
     return log
+
+
+def passes_recorded(world: World, i: int, drafted: int) -> int:
+    """Denoising passes of a row until its first `drafted` tokens are filled; 0 where the trace has none."""
+    chunk = world.chunk
+    if chunk.pass_offsets is None or chunk.pass_filled is None:
+        return 0
+    filled = chunk.pass_filled[chunk.pass_offsets[i] : chunk.pass_offsets[i + 1]].tolist()
+    return next(number for number, places in enumerate(filled, start=1) if places >= drafted)
 
 
 def tree_of(world: World, i: int) -> Tree:

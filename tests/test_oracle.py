@@ -16,7 +16,7 @@ from specsim.engine import replay
 from specsim.errors import ConfigError
 from specsim.jit import jit
 from specsim.online import OnlineController
-from tests.test_conformance import built, hints
+from tests.test_conformance import built, hints, passes_recorded
 from tests.worlds import ALL, World, make_world, worlds
 
 # Controllers whose expectation is defined and small: no state over requests, no draws, few states.
@@ -24,11 +24,11 @@ EXPECTABLE = [s for s in ALL if built(make_world(0), s).per_request and not s.st
 SMALL = {"requests": 2, "positions": 7, "max_draft_len": 5}
 
 
-def round_time(world: World, d: int, m: int, ctx: int) -> float:
-    """Seconds of a round that verifies d of m tokens, straight from the format's prose."""
+def round_time(world: World, i: int, d: int, m: int, ctx: int) -> float:
+    """Seconds of a round at row i that verifies d of m tokens, straight from the format's prose."""
     n, model = world.meta.block_len, world.latency
-    passes = math.ceil(d / n)
-    drafted = min(passes * n, m)
+    drafted = min(math.ceil(d / n) * n, m)
+    passes = passes_recorded(world, i, drafted) if d else 0
     draft_s = passes * model.draft_pass_s + drafted * model.draft_token_s
     return draft_s + float(model.verify_s(d + 1, ctx)) + model.overhead_s
 
@@ -45,7 +45,7 @@ def shortest(world: World) -> float:
         to_go = {}
         for i in reversed(rows):
             m, a, ctx = int(world.chunk.lengths[i]), int(world.chunk.accept_len[i]), int(world.chunk.ctx_len[i])
-            to_go[i] = min(round_time(world, d, m, ctx) + to_go.get(i + min(a, d) + 1, 0.0) for d in range(m + 1))
+            to_go[i] = min(round_time(world, i, d, m, ctx) + to_go.get(i + min(a, d) + 1, 0.0) for d in range(m + 1))
         total += to_go[rows[0]]
     return total
 
@@ -65,7 +65,7 @@ def test_best_length_of_a_round_is_the_smallest_argmax_over_all_lengths(world: W
     for request, pos, submitted in zip(log["request"], log["pos"], log["submitted_len"], strict=True):
         i = row[int(request), int(pos)]
         m, a, ctx = int(world.chunk.lengths[i]), int(world.chunk.accept_len[i]), int(world.chunk.ctx_len[i])
-        rates = [(min(a, d) + 1) / round_time(world, d, m, ctx) for d in range(m + 1)]
+        rates = [(min(a, d) + 1) / round_time(world, i, d, m, ctx) for d in range(m + 1)]
         close = [d for d, rate in enumerate(rates) if rate >= max(rates) * (1 - 1e-12)]
         assert int(submitted) in close  # ties may be broken by rounding; the exact test below settles which one
 
@@ -82,7 +82,7 @@ def test_ties_go_to_the_smallest_length(seed: int) -> None:
     for request, pos, submitted in zip(log["request"], log["pos"], log["submitted_len"], strict=True):
         i = row[int(request), int(pos)]
         m, a, ctx = int(world.chunk.lengths[i]), int(world.chunk.accept_len[i]), int(world.chunk.ctx_len[i])
-        times = [Fraction(round_time(world, d, m, ctx)) for d in range(m + 1)]
+        times = [Fraction(round_time(world, i, d, m, ctx)) for d in range(m + 1)]
         if any(t.denominator > 1024 for t in times):  # interpolated tables leave the dyadic grid
             return
         rates = [(min(a, d) + 1) / t for d, t in enumerate(times)]
@@ -155,6 +155,7 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
     sums = {"time_s": 0.0, "rounds": 0.0, "accepted": 0.0, "submitted": 0.0}
     chunk, every_round = world.chunk, world.meta.coverage == "every-round"
     known = hints(world, controller)
+    waits = np.zeros(chunk.rows) if controller.plan is None else controller.plan(chunk).waits
 
     def walk(i: int, end: int, online: OnlineController, weight: float) -> None:
         if i >= end or weight == 0.0:
@@ -168,8 +169,9 @@ def expectation(world: World, spelling: str) -> dict[str, float]:
             drafted = min(math.ceil(want / n) * n, len(q))
             submit, want = online.revise(q[:drafted], drafted < len(q))
         model = world.latency
+        made = passes_recorded(world, i, drafted) if drafted else 0
         seconds = (
-            math.ceil(drafted / n) * model.draft_pass_s
+            (max(made, int(waits[i])) if drafted else 0) * model.draft_pass_s
             + drafted * model.draft_token_s
             + float(model.verify_s(submit + 1, ctx))
         )

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
@@ -29,7 +31,7 @@ from real.drafters.choose import DrafterSpec  # noqa: E402
 from real.drafters.layer_skip import skip_layers  # noqa: E402
 from real.drafters.model import ModelDrafter  # noqa: E402
 from real.drafters.prompt_lookup import PromptLookupDrafter  # noqa: E402
-from real.loop import Settings, decode  # noqa: E402
+from real.loop import Round, Settings, decode  # noqa: E402
 from real.measure import PLAIN_ROUNDS, Sample, lengths_up_to, measure, most_new_tokens, samples_of  # noqa: E402
 from real.progress import Steps  # noqa: E402
 from real.session import Session  # noqa: E402
@@ -38,6 +40,7 @@ from specsim.controllers import Setting, build  # noqa: E402
 from specsim.errors import ConfigError, run_cli  # noqa: E402
 from specsim.latency import LatencyModel, load_latency  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
+from specsim.passes import PassRecord  # noqa: E402
 from tests.real_tiny import prompt_ids, tiny_llama, tiny_loaded  # noqa: E402
 
 PASS_S, CATCH_UP_S, HOST_S = 0.2, 0.15, 1e-3
@@ -137,6 +140,91 @@ def test_draft_costs_tell_passes_from_catching_up():
     assert costs.after_verifying_s(3) == pytest.approx(0.7**2 * CATCH_UP_S)
     nothing = draft_costs(plain)
     assert (nothing.pass_s, nothing.host_s, nothing.after_verifying_s(3)) == (0.0, HOST_S, 0.0)
+
+
+def drafts(first_s: float, passes: list[int], *, jitter: float = 0.0, seed: int = 0, repeats: int = 20) -> list[Sample]:
+    """Rounds whose drafts cost first_s + PASS_S a pass, and verification 0.06 + 0.002 s."""
+    rng = np.random.default_rng(seed)
+    return [
+        sample(
+            s=n + 1,
+            time_s=0.06 + 0.002 * (n + 1),
+            passes=n,
+            own=n,
+            draft_s=(first_s + PASS_S * n) * (1 + jitter * rng.standard_normal()) if n else 0.0,
+        )
+        for _ in range(repeats)
+        for n in passes
+    ]
+
+
+def test_what_a_draft_costs_once_is_told_from_its_passes():
+    found = draft_costs(drafts(0.05, [0, 1, 2, 3, 4]))
+    assert (found.first_s, found.pass_s) == (pytest.approx(0.05), pytest.approx(PASS_S))
+    noisy = draft_costs(drafts(0.05, [0, 1, 2, 3, 4], jitter=0.03, repeats=100))
+    assert noisy.first_s == pytest.approx(0.05, rel=0.2)
+    assert noisy.pass_s == pytest.approx(PASS_S, rel=0.02)
+    # Some drafts meet a busy machine.
+    spoilt = [replace(one, draft_s=9.0) if k % 11 == 0 else one for k, one in enumerate(drafts(0.05, [1, 2, 3, 4, 5]))]
+    assert draft_costs(spoilt).first_s == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("passes", [[1], [3], [0, 2]])
+def test_drafts_of_one_number_of_passes_cost_passes_alone(passes):
+    found = draft_costs(drafts(0.05, passes))
+    number = max(passes)
+    assert (found.first_s, found.pass_s) == (0.0, pytest.approx(PASS_S + 0.05 / number))
+
+
+def test_dearer_later_passes_are_no_cost_of_the_first():
+    found = draft_costs(drafts(-0.05, [1, 2, 3, 4]))
+    assert found.first_s == 0.0
+    assert PASS_S - 0.05 < found.pass_s < PASS_S
+
+
+def test_what_a_draft_costs_once_is_in_the_verification_of_every_draft():
+    rounds = drafts(0.05, list(range(9)))
+    model, without = fit(rounds, {}).model, fit(drafts(0.0, list(range(9))), {}).model
+    assert without.verify.form != "table"
+    for s in range(1, 12):
+        assert float(model.verify_s(s)) == pytest.approx(0.06 + 0.002 * s + (0.05 if s > 1 else 0.0), rel=1e-6)
+    assert model.draft_pass_s == pytest.approx(PASS_S)
+    assert model.provenance["first_s"] == pytest.approx(0.05)
+    assert model.provenance["verify"].endswith("and first_s")
+    assert dict(model.provenance["points"])[3] == pytest.approx(0.066 + 0.05)
+    assert "first_s" not in without.provenance
+    assert misses(fit(rounds, {})) == []
+
+
+@given(
+    first_s=st.floats(0.0, 0.3),
+    passes=st.lists(st.integers(1, 12), min_size=4, max_size=8, unique=True),
+    jitter=st.floats(0.0, 0.05),
+    seed=st.integers(0, 99),
+)
+def test_the_model_gives_the_mean_time_of_the_rounds_it_was_fitted_to(first_s, passes, jitter, seed):
+    rounds = drafts(first_s, [0, *passes], jitter=jitter, seed=seed, repeats=30)
+    model = fit(rounds, {}).model
+    drafting = [one for one in rounds if one.s > 1]
+    spent = sum(one.draft_s + one.verify_s for one in drafting)
+    told = sum(one.passes * model.draft_pass_s + float(model.verify_s(one.s)) for one in drafting)
+    assert told == pytest.approx(spent, rel=0.02)
+
+
+def test_a_drafter_that_reports_its_passes_is_charged_for_each():
+    record = PassRecord(np.zeros(0, np.float32), np.zeros(5, np.int16), np.array([1, 2, 2, 4, 6], np.int16))
+    rows = [
+        Round(
+            arm=-1, drafted_len=6, submitted_len=4, draft_passes=5, available_len=9, q=np.ones(6, np.float32),
+            record=record, ctx_len=20, emitted_len=3, accepted_len=2, draft_s=5 * PASS_S, verify_s=0.1, round_s=2.0,
+        )
+    ] * 2  # fmt: skip
+    for block_len, blocks in ((3, 2), (1, 6), (10, 1)):
+        found = samples_of(rows, block_len=block_len)
+        assert [(one.passes, one.blocks, one.reads) for one in found] == [(5, blocks, 1)] * 2
+        costs = draft_costs(found)
+        assert (costs.pass_s, costs.per_block) == (pytest.approx(PASS_S), 5 / blocks)
+    assert draft_costs(drafts(0.0, [1, 2])).per_block is None
 
 
 def test_catching_up_is_paid_by_the_verification_that_causes_it():

@@ -131,7 +131,7 @@ def test_the_released_failfast_rule_runs_live_pass_by_pass(spelling: str, thresh
 
 def window(record: Any, params: FailFastRepoParams, passes: int) -> tuple[int, int]:
     confidences = int(record.count[:passes].sum())
-    return draft_window(record.conf[:confidences], record.count[:passes], record.filled[:passes], params)
+    return draft_window(record.conf[:confidences], record.count[:passes], record.filled[:passes], params)[:2]
 
 
 def stops(record: Any, params: FailFastRepoParams, passes: int) -> bool:

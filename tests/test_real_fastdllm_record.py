@@ -65,11 +65,21 @@ def test_rows_are_fresh_drafts_pass_by_pass(rows: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["static:length=5", "libraspec:block=3,max=14", "failfast:chunk=3", "failfast-repo:chunk=3", "g4"]
+    "spelling",
+    [
+        "static:length=5",
+        "libraspec:block=3,max=14",
+        "failfast:chunk=3",
+        "failfast-repo:chunk=3",
+        "failfast-repo:chunk=9,tau=0.1",
+        "g4",
+    ],
 )
-def test_replay_takes_the_rounds_of_a_run(rows: Any, spelling: str, tmp_path: Any) -> None:
-    made = drafter()
-    meta = TraceMeta(block_len=made.block_len, max_draft_len=LONGEST, exact=True, prefix_closed=True)
+@pytest.mark.parametrize("block", [3, 5])
+def test_replay_takes_the_rounds_of_a_run(rows: Any, spelling: str, block: int, tmp_path: Any) -> None:
+    """Every network pass included: a replay charges what the live drafter made for a draft of that length."""
+    made = block_drafter(TWIN, threshold=THRESHOLD, max_draft_len=LONGEST, block=block)
+    meta = TraceMeta(block_len=block, max_draft_len=LONGEST, exact=True, prefix_closed=True)
     write_trace(tmp_path / "trace.parquet", meta, *to_chunks([rows]))
     meta, chunk = read_trace(tmp_path / "trace.parquet")
     found = replay(meta, [chunk], LATENCY, [spelling], keep_rounds=True).rounds[0]
@@ -80,3 +90,7 @@ def test_replay_takes_the_rounds_of_a_run(rows: Any, spelling: str, tmp_path: An
     )
     for column in ("pos", "drafted_len", "submitted_len", "accepted_len", "draft_passes"):
         assert found[column].tolist() == [getattr(row, column) for row in decoded.rounds], column
+    assert [row.forward_passes for row in decoded.rounds] == [row.draft_passes for row in decoded.rounds]
+    passes, blocks = found["draft_passes"], -(-found["drafted_len"] // block)
+    assert (passes > blocks).any()
+    np.testing.assert_allclose(found["draft_s"], 0.1 * passes)

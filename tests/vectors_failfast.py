@@ -59,7 +59,7 @@ def diffusion_rule(case: Case) -> Checks:
         filled = length if row["draft_window_fully_unmasked"] else max([length - 1, *(f for _, f in done)])
         done.append((row["confidences_recorded"], filled))
         columns = chunk_of(done, length)
-        length, decision = draft_window(columns.pass_conf, columns.pass_count, columns.pass_filled, params)
+        length, decision, _ = draft_window(columns.pass_conf, columns.pass_count, columns.pass_filled, params)
         decisions.append({"decision": NAMES[decision], "draft_length": length})
     yield "decisions", decisions, case["expected"]["decisions"]
     m = length + chunk  # more than the rule may submit

@@ -16,7 +16,7 @@ from specsim.controllers.libraspec import judge
 from specsim.jit import uncompiled, with_globals
 from specsim.latency import LatencyModel
 from specsim.online import OnlineController
-from specsim.oracle import best_round_length
+from specsim.oracle import NO_PASSES, best_round_length
 from specsim.rows import make_costs
 from specsim.theory.evaluate import evaluate
 from tests.vectors_tools import Case, Checks, NotCovered, controller, draft
@@ -144,7 +144,7 @@ def theory_clair(case: Case) -> Checks:
         {"schema": "specsim.latency/1", "verify": {"form": "table", "s": s, "times_s": times}}, where="clair"
     )
     costs = make_costs(model, len(want) - 1)
-    yield "d", [best_round_length(a, len(want) - 1, 0, 1, costs) for a in range(len(want))], want
+    yield "d", [best_round_length(a, len(want) - 1, 0, NO_PASSES, 0, 1, costs) for a in range(len(want))], want
     table = [_SHAPES[case["T"]](x - 1) for x in s]
     yield "d, exact", [theory.clairvoyant_length(a, table, len(want) - 1) for a in range(len(want))], want
 

@@ -21,7 +21,7 @@ from specsim.controllers import (
     schedules,
     weights,
 )
-from specsim.controllers.base import Controller, ControllerSpec, NoParams, Param, Setting, suggest
+from specsim.controllers.base import Controller, ControllerSpec, NoParams, Param, Plan, Setting, suggest
 from specsim.errors import ConfigError
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ControllerSpec",
     "NoParams",
     "Param",
+    "Plan",
     "Setting",
     "build",
     "parse_spec",

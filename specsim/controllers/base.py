@@ -36,7 +36,7 @@ from specsim.chunk import TraceChunk
 from specsim.errors import ConfigError
 from specsim.jit import is_compiled
 from specsim.latency import LatencyModel
-from specsim.passes import PassRecord
+from specsim.passes import PassRecord, passes_per_block
 from specsim.schema import MAX_DRAFT_LEN
 
 
@@ -44,6 +44,17 @@ class NoParams(NamedTuple):
     """Parameters of a controller that has none (numba needs at least one field)."""
 
     unused: int = 0
+
+
+class Plan(NamedTuple):
+    """What a rule that reads the denoising passes decides beforehand, for each of R rows.
+
+    `lengths` int32[R] are the lengths it will submit, `waits` int32[R] the passes it needs to see to know them: a round
+    is charged for no fewer.
+    """
+
+    lengths: NDArray[np.int32]
+    waits: NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +76,9 @@ class Controller:
         privilege: what `hint` holds: "none"; "round" (the best length, or arm, of this round, given its acceptance);
             "path" (the length, or arm, the shortest path over the whole request takes here); "file" (the best single
             arm over the whole trace).
-        plan: int32[R], a length for each row of a chunk, worked out from columns the loop does not carry and delivered
-            as `hint`; raises ConfigError for a chunk that lacks them. Deployable, unlike what a privilege tells.
+        plan: a `Plan` for the rows of a chunk, worked out from columns the loop does not carry, whose lengths are
+            delivered as `hint`; raises ConfigError for a chunk that lacks them. Deployable, unlike what a privilege
+            tells.
         judge: the same rule in a live round, which knows the passes made so far: (length, whether it waits for another
             pass). Asked after every request; the last length is the one `plan` gives for the row those passes make.
         full_information: `update` is called for every arm of the round in turn, not only for the one played.
@@ -87,7 +99,7 @@ class Controller:
     random: bool = False
     needs_q: bool = False
     privilege: str = "none"
-    plan: Callable[[TraceChunk], NDArray[np.int32]] | None = None
+    plan: Callable[[TraceChunk], Plan] | None = None
     judge: Callable[[PassRecord], tuple[int, bool]] | None = None
     full_information: bool = False
     pays_overhead: bool = True
@@ -124,6 +136,11 @@ class Setting:
     arm_draft_s: tuple[float, ...] = ()
     draft_len: int = 0
     tree: bool = False
+
+    @property
+    def block_pass_s(self) -> float:
+        """Expected seconds of the passes that draft a block of `block_len` tokens: one, but for denoising drafters."""
+        return float(self.latency.draft_pass_s) * passes_per_block(self.latency.provenance)
 
     @property
     def kind(self) -> str:

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specsim.chunk import TraceChunk
-from specsim.controllers.base import Controller, ControllerSpec, Param, Setting, length_param
+from specsim.controllers.base import Controller, ControllerSpec, Param, Plan, Setting, length_param
 from specsim.controllers.oracles import HintParams, begin_hint, revise_hint
 from specsim.controllers.schedules import no_update
 from specsim.errors import ConfigError
@@ -41,7 +40,8 @@ def draft_window(conf, count, filled, params):
         params: `FailFastRepoParams`.
 
     Returns:
-        (length of the window, the last decision: REFINE, EXTEND or one of the STOPs, after which passes are ignored).
+        (length of the window, the last decision: REFINE, EXTEND or one of the STOPs, after which passes are ignored,
+        number of passes that were looked at).
     """
     length, decision = params.chunk, REFINE
     recorded, low = 0, False
@@ -56,28 +56,28 @@ def draft_window(conf, count, filled, params):
         if filled[k] < length:
             decision = REFINE
         elif low:
-            return length, STOP_LOW
+            return length, STOP_LOW, k + 1
         elif recorded >= params.max:
-            return length, STOP_ENOUGH
+            return length, STOP_ENOUGH, k + 1
         else:
             length += params.chunk
             decision = EXTEND
-    return length, decision
+    return length, decision, count.size
 
 
 @jit
 def draft_windows(pass_offsets, conf_offsets, conf, count, filled, params):
-    """int32[R]: the window of every row."""
-    lengths = np.empty(pass_offsets.size - 1, np.int32)
-    for row in range(lengths.size):
+    """int32[R, 2]: the window of every row, and the number of passes it takes to know it."""
+    found = np.empty((pass_offsets.size - 1, 2), np.int32)
+    for row in range(len(found)):
         a, b = pass_offsets[row], pass_offsets[row + 1]
         row_conf = conf[conf_offsets[row] : conf_offsets[row + 1]]
-        lengths[row] = draft_window(row_conf, count[a:b], filled[a:b], params)[0]
-    return lengths
+        found[row, 0], _, found[row, 1] = draft_window(row_conf, count[a:b], filled[a:b], params)
+    return found
 
 
-def plan_lengths(chunk: TraceChunk, params: FailFastRepoParams) -> NDArray[np.int32]:
-    """The length of each row of a chunk, not cut at what the row holds.
+def plan_windows(chunk: TraceChunk, params: FailFastRepoParams) -> Plan:
+    """The length of each row of a chunk, not cut at what the row holds, and the passes the rule waits for.
 
     Raises:
         ConfigError: a row with draft tokens has no pass.
@@ -89,12 +89,13 @@ def plan_lengths(chunk: TraceChunk, params: FailFastRepoParams) -> NDArray[np.in
             "missing or has null rows; record pass_conf, pass_count and pass_filled (docs/formats.md), or choose "
             "failfast, which needs q alone"
         )
-    return draft_windows(offsets, chunk.conf_offsets, chunk.pass_conf, chunk.pass_count, chunk.pass_filled, params)
+    found = draft_windows(offsets, chunk.conf_offsets, chunk.pass_conf, chunk.pass_count, chunk.pass_filled, params)
+    return Plan(np.ascontiguousarray(found[:, 0]), found[:, 1])
 
 
 def judge_passes(record: PassRecord, params: FailFastRepoParams) -> tuple[int, bool]:
     """The window after the passes of a round so far, and whether the rule waits for another one."""
-    length, decision = draft_window(record.conf, record.count, record.filled, params)
+    length, decision, _ = draft_window(record.conf, record.count, record.filled, params)
     return int(length), decision in (REFINE, EXTEND)
 
 
@@ -108,7 +109,7 @@ def _build(values: dict[str, Any], setting: Setting) -> Controller:
         revise=revise_hint,
         update=no_update,
         scratch=1,
-        plan=partial(plan_lengths, params=params),
+        plan=partial(plan_windows, params=params),
         judge=partial(judge_passes, params=params),
     )
 

@@ -73,7 +73,7 @@ def cost_params(values: dict[str, Any], setting: Setting) -> CostParams:
         block_len=setting.block_len,
         verify_s=model.verify_table(values["max"] + 1)[1:],
         ctx_s=float(model.ctx_s),
-        pass_s=float(model.draft_pass_s),
+        pass_s=setting.block_pass_s,
         token_s=float(model.draft_token_s),
         overhead_s=float(model.overhead_s),
     )

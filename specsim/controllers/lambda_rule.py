@@ -154,7 +154,7 @@ def _build_chain(values: dict[str, Any], setting: Setting) -> Controller:
         max=values["max"],
         block_len=setting.block_len,
         verify_s=model.verify_table(values["max"] + 1)[1:],
-        pass_s=float(model.draft_pass_s),
+        pass_s=setting.block_pass_s,
         token_s=float(model.draft_token_s),
         scratch=scratch,
     )

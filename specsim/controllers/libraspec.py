@@ -143,7 +143,7 @@ def charged_alphas(values: dict[str, Any], setting: Setting) -> NDArray[np.float
     table = setting.latency.verify_table(values["max"] + 2)
     marginal = np.diff(table[1:])
     passes = math.ceil(values["block"] / setting.block_len)
-    draft_s = setting.latency.draft_s(passes, values["block"]) / values["block"]
+    draft_s = passes * setting.block_pass_s / values["block"] + setting.latency.draft_token_s
     rate = marginal + draft_s
     return values["alpha"] * np.divide(marginal, rate, out=np.ones_like(marginal), where=rate > 0)
 

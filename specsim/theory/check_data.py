@@ -149,7 +149,8 @@ def static_replays(rows, costs, block_len, lengths, times, rounds):
             while row < end:
                 available = int(rows.offsets[row + 1] - rows.offsets[row])
                 submit = min(int(lengths[k]), available)
-                times[b, k] += round_cost(submit, available, rows.ctx_len[row], block_len, costs)
+                ctx, first = rows.ctx_len[row], rows.offsets[row]
+                times[b, k] += round_cost(submit, available, ctx, rows.passes, first, block_len, costs)
                 rounds[b, k] += 1
                 row += min(int(rows.accept_len[row]), submit) + 1
 

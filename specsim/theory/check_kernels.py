@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from specsim.jit import jit
-from specsim.oracle import round_cost
+from specsim.oracle import NO_PASSES, round_cost
 
 RULES: Final = ("theorem-3.4", "algorithm-1", "algorithm-1-exact-alpha", "repaired-R4", "repaired-R4-table")
 COUNTS: Final = (
@@ -194,5 +194,5 @@ def sample_counts(p, offsets, ctx_len, block_len, costs, c, b, alpha, counts):
         m = int(offsets[row + 1] - offsets[row])
         times = np.empty(m + 1)
         for d in range(m + 1):
-            times[d] = round_cost(d, m, ctx_len[row], block_len, costs)
+            times[d] = round_cost(d, m, ctx_len[row], NO_PASSES, 0, block_len, costs)
         row_counts(p[offsets[row] : offsets[row + 1]], times, c, b, alpha, counts[row])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from specsim.chunk import offsets_of
-from specsim.oracle import round_cost
+from specsim.oracle import NO_PASSES, round_cost
 from specsim.theory.check_data import DEPTH_BINS, Q_BINS, Facts, Sample
 from specsim.theory.check_kernels import COUNTS, RULES, sample_counts
 from specsim.theory.check_noise import Floats, Noise, band, ratio
@@ -40,7 +40,8 @@ def straight_line(facts: Facts) -> tuple[float, float, float]:
     longest = facts.meta.max_draft_len
     ctx = float(facts.sample.ctx_len.mean()) if facts.sample.rows else 0.0
     d = np.arange(longest + 1, dtype=np.float64)
-    times = np.array([round_cost(k, longest, ctx, facts.meta.block_len, facts.costs) for k in range(longest + 1)])
+    block_len = facts.meta.block_len
+    times = np.array([round_cost(k, longest, ctx, NO_PASSES, 0, block_len, facts.costs) for k in range(longest + 1)])
     if longest == 0:
         return 0.0, float(times[0]), 0.0
     c = float(((d - d.mean()) * (times - times.mean())).sum() / ((d - d.mean()) ** 2).sum())
