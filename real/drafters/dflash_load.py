@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PretrainedConfig, Qwen3Config
-from transformers.activations import ACT2FN
 
 from real.cache import FULL, SLIDING
 from real.compat import logits_width
-from real.drafters.checkpoint import Checkpoint, check_keys, load_weights, read_checkpoint, save_checkpoint
+from real.drafters.checkpoint import Checkpoint, build, check_keys, read_checkpoint, save_checkpoint
+from real.drafters.config_values import check_heads, check_values
 from real.drafters.dflash_net import DFlashConfig, DFlashNetwork, default_target_layers
 from real.target import decoder_layers
 from specsim.errors import ConfigError
@@ -72,7 +72,6 @@ IGNORED = (
     "torch_dtype",
     "use_cache",
 )
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 def load_dflash(path: str, model: Any, *, device: str, dtype: str) -> DFlashNetwork:
@@ -93,8 +92,7 @@ def load_dflash(path: str, model: Any, *, device: str, dtype: str) -> DFlashNetw
     checkpoint = read_checkpoint(path)
     config = read_config(checkpoint.config, where=path, num_target_layers=len(decoder_layers(model)))
     check_target(config, model, where=path)
-    network = DFlashNetwork(config)
-    load_weights(network, checkpoint)
+    network = build(lambda: DFlashNetwork(config), checkpoint)
     _check_kept(network, checkpoint)
     return network.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)
 
@@ -117,17 +115,19 @@ def read_config(document: dict[str, Any], *, where: str, num_target_layers: int 
     Raises:
         ConfigError: a key missing or unknown, or a value that is not supported.
     """
-    inner = document.get("dflash_config") or {}
+    inner = {} if document.get("dflash_config") is None else document["dflash_config"]
     if not isinstance(inner, dict):
         raise ConfigError(f"{where}: dflash_config is {inner!r}; allowed: an object")
     _check_kind(document, where)
     known = (*OF_QWEN3, *OF_DFLASH, *IGNORED, "dflash_config", "is_causal")
     check_keys(document, known, where=f"{where}: config.json")
     check_keys(inner, (*OF_DFLASH, *OURS, "is_causal", "causal"), where=f"{where}: dflash_config")
+    check_values(document, where=f"{where}: config.json")
+    check_values(inner, where=f"{where}: dflash_config")
     missing = [key for key in SHAPE if document.get(key) is None]
     if missing:
         raise ConfigError(f"{where}: config.json lacks {missing[0]!r}")
-    values = {key: inner.get(key, document.get(key)) for key in OF_DFLASH}
+    values = {key: document.get(key) if inner.get(key) is None else inner[key] for key in OF_DFLASH}
     if inner.get("own_mask"):
         values["mask_token_id"] = None
     elif values["mask_token_id"] is None:
@@ -135,21 +135,17 @@ def read_config(document: dict[str, Any], *, where: str, num_target_layers: int 
     layers = values.pop("num_target_layers") or num_target_layers
     if layers is None:
         raise ConfigError(f"{where}: config.json lacks 'num_target_layers'")
-    if not isinstance(layers, int):
-        raise ConfigError(f"{where}: num_target_layers {layers!r}: allowed: a whole number")
     ids = values.pop("target_layer_ids") or default_target_layers(layers, document["num_hidden_layers"])
-    if not isinstance(ids, (list, tuple)):
-        raise ConfigError(f"{where}: target_layer_ids {ids!r}: allowed: a list of layers")
     causal = (inner.get("is_causal"), inner.get("causal"), document.get("is_causal"))
     config = DFlashConfig(
         **_of_qwen3(document, where),
         **{key: value for key, value in values.items() if value is not None},
-        **{key: inner[key] for key in OURS if key in inner},
+        **{key: inner[key] for key in OURS if inner.get(key) is not None},
         num_target_layers=layers,
         target_layer_ids=tuple(ids),
         is_causal=next((found for found in causal if found is not None), None),
     )
-    _check_values(config, where)
+    _check_together(config, where)
     return config
 
 
@@ -223,35 +219,22 @@ def _of_qwen3(document: dict[str, Any], where: str) -> dict[str, Any]:
     return fields
 
 
-def _check_values(config: DFlashConfig, where: str) -> None:
-    rope = config.rope_parameters.get("rope_type", "default")
-    layers, block = config.num_target_layers, config.block_size
-    beyond = [layer for layer in config.target_layer_ids if not isinstance(layer, int) or not 0 <= layer < layers]
-    mask = config.mask_token_id
-    factors = (config.input_embedding_scale, config.output_multiplier, config.final_logit_softcapping)
-    strange = sorted(set(config.layer_types) - {FULL, SLIDING})
-    windows = config.sliding_window is not None or SLIDING not in config.layer_types
-    kept = config.kept_vocab
-    heads, shared = config.num_attention_heads, config.num_key_value_heads
+def _check_together(config: DFlashConfig, where: str) -> None:
+    """What one value says about another; each by itself is checked already."""
+    check_heads(
+        hidden_size=config.hidden_size,
+        heads=config.num_attention_heads,
+        shared=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        where=where,
+    )
+    layers, kept = config.num_target_layers, config.kept_vocab
+    beyond = [layer for layer in config.target_layer_ids if not 0 <= layer < layers]
+    windows = bool(config.sliding_window) or SLIDING not in config.layer_types
     faults = {
-        "num_key_value_heads": (shared > 0 and heads % shared == 0, shared, f"a divisor of {heads} attention heads"),
-        "rope_type": (rope in ROPE_TYPES, rope, ", ".join(ROPE_TYPES)),
-        "hidden_act": (config.hidden_act in ACT2FN, config.hidden_act, "an activation of transformers"),
-        "layer_types": (not strange, strange, f"{FULL}, {SLIDING}"),
-        "sliding_window": (windows, None, "a number of tokens, since there are sliding layers"),
-        "block_size": (isinstance(block, int) and block >= 2, block, "2 or more"),
+        "sliding_window": (windows, config.sliding_window, "a number of tokens, since there are sliding layers"),
         "target_layer_ids": (not beyond, beyond, f"0..{layers - 1}"),
-        "mask_token_id": (mask is None or isinstance(mask, int), mask, "an id"),
-        "input_embedding_scale, output_multiplier, final_logit_softcapping": (
-            all(isinstance(value, (int, float)) for value in factors),
-            factors,
-            "numbers",
-        ),
-        "kept_vocab": (
-            kept is None or (isinstance(kept, int) and 1 <= kept <= config.vocab_size),
-            kept,
-            f"1..{config.vocab_size}",
-        ),
+        "kept_vocab": (kept is None or kept <= config.vocab_size, kept, f"1..{config.vocab_size}"),
     }
     for key, (sound, found, allowed) in faults.items():
         if not sound:

@@ -348,7 +348,8 @@ def _rope(config: DFlashConfig) -> tuple[torch.Tensor, float]:
     if kind == "default":
         halves = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         return 1.0 / config.rope_parameters["rope_theta"] ** halves, 1.0
-    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config.as_qwen3(), torch.device("cpu"))
+    with torch.device("cpu"):  # also where an outline of the network is made without values
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config.as_qwen3(), torch.device("cpu"))
     return frequencies, float(scale)
 
 

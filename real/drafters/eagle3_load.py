@@ -13,6 +13,7 @@ as the reference does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig, PretrainedConfig
 
 from real.compat import logits_width
-from real.drafters.checkpoint import Checkpoint, check_keys, load_weights, read_checkpoint, save_checkpoint
+from real.drafters.checkpoint import build, check_keys, read_checkpoint, save_checkpoint
+from real.drafters.config_values import check_values
 from real.drafters.eagle3_net import Eagle3Config, Eagle3Net, default_layers
 from specsim.errors import ConfigError
 
@@ -95,11 +97,10 @@ def load_eagle3(path: str, target: Any, *, dtype: torch.dtype | None = None) -> 
     n_layers = target.config.num_hidden_layers
     config = read_config(found.config, where=path, n_layers=n_layers, own_embedding=EMBEDDING in weights)
     _check_target(config, target, path)
-    net = Eagle3Net(config)
-    if config.draft_vocab_size == config.layer.vocab_size and not set(VOCABULARY) & set(weights):
-        net.set_vocabulary(torch.arange(config.draft_vocab_size))
-        weights |= {key: net.state_dict()[key] for key in VOCABULARY}
-    load_weights(net, Checkpoint(where=path, config=found.config, weights=weights))
+    size = config.draft_vocab_size
+    if size == config.layer.vocab_size and not set(VOCABULARY) & set(weights):
+        weights |= {"d2t": torch.zeros(size, dtype=torch.int64), "t2d": torch.ones(size, dtype=torch.bool)}
+    net = build(lambda: Eagle3Net(config), replace(found, weights=weights))
     check_vocabulary(net, path)
     example = next(target.parameters())
     return net.to(device=example.device, dtype=dtype or example.dtype).eval().requires_grad_(False)
@@ -147,7 +148,8 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
     Raises:
         ConfigError: a key unknown, a size missing or of another type, or a head this network is not.
     """
-    inner, sizes = found.get("eagle_config") or {}, found.get("transformer_layer_config") or found
+    inner = {} if found.get("eagle_config") is None else found["eagle_config"]
+    sizes = found if found.get("transformer_layer_config") is None else found["transformer_layer_config"]
     for key, part in (("eagle_config", inner), ("transformer_layer_config", sizes)):
         if not isinstance(part, dict):
             raise ConfigError(f"{where}: {key} is {part!r}; allowed: an object")
@@ -155,13 +157,13 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
     check_keys(found, (*known, "eagle_config", "transformer_layer_config"), where=f"{where}: config.json")
     check_keys(sizes, (*known, "eagle_config"), where=f"{where}: transformer_layer_config")
     check_keys(inner, (LAYER_IDS, *FIXED), where=f"{where}: eagle_config")
+    for part, place in ((found, "config.json"), (sizes, "transformer_layer_config"), (inner, "eagle_config")):
+        check_values(part, where=f"{where}: {place}")
     absent = [key for key in SIZES if sizes.get(key) is None] + [
         key for key in ("draft_vocab_size",) if found.get(key) is None
     ]
     if absent:
         raise ConfigError(f"{where}: config.json lacks {', '.join(absent)}")
-    if not isinstance(found["draft_vocab_size"], int):
-        raise ConfigError(f"{where}: draft_vocab_size {found['draft_vocab_size']!r}: allowed: a whole number")
     if sizes.get("model_type", "llama") != "llama":
         raise ConfigError(f"{where}: model_type {sizes['model_type']!r}: allowed: llama, the shape of the layer")
     for key, only in FIXED.items():
@@ -174,14 +176,18 @@ def read_config(found: dict[str, Any], *, where: str, n_layers: int, own_embeddi
     except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where}: config.json cannot be read as a Llama config ({reason})") from error
-    return Eagle3Config(
-        layer=layer,
-        draft_vocab_size=found["draft_vocab_size"],
-        target_hidden_size=found.get("target_hidden_size") or sizes["hidden_size"],
-        target_layers=_layers(inner.get(LAYER_IDS), found.get(LAYER_IDS), where, n_layers),
-        norm_before_residual=bool(found.get("norm_before_residual", False)),
-        own_embedding=own_embedding,
-    )
+    layers = _layers(inner.get(LAYER_IDS), found.get(LAYER_IDS), where, n_layers)
+    try:
+        return Eagle3Config(
+            layer=layer,
+            draft_vocab_size=found["draft_vocab_size"],
+            target_hidden_size=found.get("target_hidden_size") or sizes["hidden_size"],
+            target_layers=layers,
+            norm_before_residual=bool(found.get("norm_before_residual")),
+            own_embedding=own_embedding,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def check_vocabulary(net: Eagle3Net, where: str) -> None:
@@ -218,10 +224,8 @@ def _layers(read: Any, entered: Any, where: str, n_layers: int) -> tuple[int, ..
     if read is None and entered is None:
         return default_layers(n_layers)
     named, shift = (entered, 1) if read is None else (read, 0)
-    if not isinstance(named, list) or not all(isinstance(layer, int) for layer in named):
-        raise ConfigError(f"{where}: {LAYER_IDS} {named!r}: allowed: a list of layers")
     layers = tuple(layer - shift for layer in named)
-    if not layers or min(layers) < 0 or max(layers) >= n_layers:
+    if min(layers) < 0 or max(layers) >= n_layers:
         raise ConfigError(
             f"{where}: {LAYER_IDS} {named} name the outputs of layers {list(layers)}; the target has layers "
             f"0..{n_layers - 1}"

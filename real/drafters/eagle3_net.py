@@ -22,10 +22,8 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, rotate_half
 
+from real.drafters.config_values import ROPE_TYPES, check_heads
 from specsim.errors import ConfigError
-
-# Others depend on how long the text has become, which cached keys cannot follow.
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 def default_layers(n_layers: int) -> tuple[int, ...]:
@@ -84,11 +82,13 @@ class Eagle3Config:
             raise ConfigError(
                 f"draft_vocab_size {self.draft_vocab_size}: allowed: 1..{layer.vocab_size} (the target's vocab_size)"
             )
-        if layer.num_attention_heads % layer.num_key_value_heads:
-            raise ConfigError(
-                f"{layer.num_attention_heads} attention heads and {layer.num_key_value_heads} key/value heads: the "
-                "first must be a multiple of the second"
-            )
+        check_heads(
+            hidden_size=layer.hidden_size,
+            heads=layer.num_attention_heads,
+            shared=layer.num_key_value_heads,
+            head_dim=layer.head_dim,
+            where="an EAGLE-3 head",
+        )
         if self.target_hidden_size != layer.hidden_size and not self.own_embedding:
             raise ConfigError(
                 f"a head of width {layer.hidden_size} for a target of width {self.target_hidden_size} cannot use the "
@@ -210,7 +210,8 @@ class Eagle3Net(nn.Module):
         self.embed_tokens = nn.Embedding(layer.vocab_size, layer.hidden_size) if config.own_embedding else None
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(layer.vocab_size, dtype=torch.bool))
-        rotary: Any = LlamaRotaryEmbedding(layer)
+        with torch.device("cpu"):  # also where an outline of the network is made without values
+            rotary: Any = LlamaRotaryEmbedding(layer)
         # Not a buffer: a cast to bfloat16 would round the frequencies, and positions far out would blur.
         self._frequencies, self._rotary_scale = rotary.inv_freq.float(), float(rotary.attention_scaling)
 

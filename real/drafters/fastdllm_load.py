@@ -33,27 +33,47 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 
 from real.cache import attention_windows, check_model
 from real.compat import check_tokenizers, logits_width
-from real.drafters.checkpoint import check_keys
+from real.drafters.checkpoint import Checkpoint, check_fit, check_keys, read_checkpoint
+from real.drafters.config_values import check_heads, check_values
 from real.models import Loaded
+from real.places import complaints
 from specsim.errors import ConfigError
 
 PUBLISHED = "Fast_dLLM_Qwen"
 PUBLISHED_MASK = 151665  # Fast-dLLM v2 has it as a default of its functions, not in its config
 MODEL_TYPES = {PUBLISHED: "qwen2", "qwen2": "qwen2", "qwen3": "qwen3", "llama": "llama"}
-# Keys of a config.json that say nothing about the network, or are spelled differently by the installed transformers.
-HARMLESS = frozenset(
-    {"auto_map", "torch_dtype", "rope_theta", "rope_scaling", "bd_size", "mask_token_id", "_commit_hash"}
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
 )
-# What transformers reports about weights that do not fit.
-COMPLAINTS = {
-    "missing_keys": "the weights lack",
-    "unexpected_keys": "the weights hold, beyond what the network has,",
-    "mismatched_keys": "the weights have another shape for",
-}
+OF_NETWORK = (
+    *SIZES,
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "layer_types",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "tie_word_embeddings",
+)
+OURS = ("bd_size", "mask_token_id")
+# Known besides those of the transformers class, all of which but `OF_NETWORK` say nothing of a pass in eval mode.
+HARMLESS = ("auto_map", "torch_dtype")
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,34 +107,23 @@ def load_block_model(path: str, *, dtype: str = "float32", device: str = "cpu") 
         ConfigError: nothing there, another kind of model, a config key that is not known, a weight that is missing,
             left over or of another shape, or attention that does not see the whole text.
     """
-    from transformers import AutoModelForCausalLM, PreTrainedConfig
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    try:
-        written, _ = PreTrainedConfig.get_config_dict(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    config, bd_size, mask_id = read_config(path, written)
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=getattr(torch, dtype), output_loading_info=True, ignore_mismatched_sizes=True
+    checkpoint = read_checkpoint(path)
+    config, bd_size, mask_id = read_config(path, checkpoint.config)
+    with complaints(f"drafter {path!r} cannot be loaded", "get the checkpoint again"):
+        with torch.device("meta"):  # compared before it takes any memory
+            outline: Any = AutoModelForCausalLM.from_config(config)
+        check_fit(outline, checkpoint)
+        model = type(outline).from_pretrained(
+            None, config=config, state_dict=checkpoint.weights, dtype=getattr(torch, dtype)
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _unreadable(path, error) from error
-    model, info = loaded
-    for keys, complaint in COMPLAINTS.items():
-        found = sorted(str(key) for key in info[keys])
-        if found:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            raise ConfigError(
-                f"drafter {path!r}: {complaint} {found[0]}{more}; allowed: exactly the parameters of "
-                f"{type(model).__name__} with this config.json. Get the checkpoint again"
-            )
     model = model.to(device).eval().requires_grad_(False)
     check_attention(model, path)
     check_model(model)
-    return BlockModel(model=model, name=path, bd_size=bd_size, mask_id=mask_id, tokenizer=_tokenizer(path))
+    return BlockModel(model=model, name=path, bd_size=bd_size, mask_id=mask_id, tokenizer=_tokenizer(checkpoint))
 
 
 def read_config(path: str, written: Mapping[str, Any]) -> tuple[Any, int, int]:
@@ -125,45 +134,42 @@ def read_config(path: str, written: Mapping[str, Any]) -> tuple[Any, int, int]:
     """
     from transformers import AutoConfig
 
-    kind = written.get("model_type")
-    if kind not in MODEL_TYPES:
+    kind, where = written.get("model_type"), f"{path}: config.json"
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
         raise ConfigError(
-            f"drafter {path!r}: config.json has model_type {kind!r}; block-diffusion drafters are of type "
-            f"{', '.join(MODEL_TYPES)}"
+            f"{where}: model_type {kind!r}: allowed: {', '.join(MODEL_TYPES)}, the types of block-diffusion drafters"
         )
     plain = AutoConfig.for_model(MODEL_TYPES[kind])
     # A variant that changes the network announces itself in its config, and would load without complaint.
-    check_keys(written, {*plain.to_dict(), *HARMLESS}, where=path)
-    sizes: dict[str, Any] = {"mask_token_id": PUBLISHED_MASK} if kind == PUBLISHED else {}
-    sizes |= {key: written[key] for key in ("bd_size", "mask_token_id") if key in written}
-    for key in ("bd_size", "mask_token_id"):
-        if not isinstance(sizes.get(key), int):
+    check_keys(written, {*plain.to_dict(), *OF_NETWORK, *OURS, *HARMLESS}, where=where)
+    check_values(written, where=where)
+    given: dict[str, Any] = {"mask_token_id": PUBLISHED_MASK} if kind == PUBLISHED else {}
+    given |= {key: value for key, value in written.items() if value is not None}
+    for key in OURS:
+        if key not in given:
             raise ConfigError(
-                f"drafter {path!r}: config.json has no whole number {key!r}, so it is no block-diffusion model; a "
-                "causal drafter is given as model:path=..."
+                f"{where}: lacks {key!r}, so it is no block-diffusion model; a causal drafter is given as "
+                "model:path=..."
             )
-    bd_size, mask_id = sizes["bd_size"], sizes["mask_token_id"]
-    left_out = {
-        "model_type",
-        "auto_map",
-        "architectures",
-        "torch_dtype",
-        "dtype",
-        "transformers_version",
-        "_commit_hash",
-    }
-    values = {key: value for key, value in written.items() if key not in left_out}
-    try:
-        config: Any = AutoConfig.for_model(MODEL_TYPES[kind], **values)
-    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"drafter {path!r}: config.json cannot be used: {reason}") from error
-    if bd_size < 2 or not 0 <= mask_id < config.vocab_size:
-        raise ConfigError(
-            f"drafter {path!r}: config.json has bd_size {bd_size} and mask id {mask_id}; allowed: a block of 2 tokens "
-            f"or more, and an id below vocab_size {config.vocab_size}"
+    for key in SIZES:
+        if key not in given:
+            raise ConfigError(f"{where}: lacks {key!r}")
+    with complaints(f"{where} cannot be read as a {MODEL_TYPES[kind]} config", "get the checkpoint again"):
+        config: Any = AutoConfig.for_model(
+            MODEL_TYPES[kind], **{key: value for key, value in given.items() if key in OF_NETWORK}
         )
-    return config, bd_size, mask_id
+    check_heads(
+        hidden_size=config.hidden_size,
+        heads=config.num_attention_heads,
+        shared=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None),
+        where=where,
+    )
+    if given["mask_token_id"] >= config.vocab_size:
+        raise ConfigError(
+            f"{where}: mask_token_id {given['mask_token_id']}: allowed: an id below vocab_size {config.vocab_size}"
+        )
+    return config, given["bd_size"], given["mask_token_id"]
 
 
 def check_block_model(drafter: BlockModel, target: Loaded) -> None:
@@ -197,16 +203,11 @@ def check_attention(model: Any, name: str) -> None:
         )
 
 
-def _tokenizer(path: str) -> Any:
+def _tokenizer(checkpoint: Checkpoint) -> Any:
     """The checkpoint's tokenizer, or None where it has no `tokenizer.json`."""
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(path)
-    except (OSError, ValueError):
+    if checkpoint.folder is None or not (checkpoint.folder / TOKENIZER).exists():
         return None
-
-
-def _unreadable(path: str, error: Exception) -> ConfigError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ConfigError(f"drafter {path!r} cannot be loaded: {reason}; give a folder or a hub id")
+    with complaints(f"{checkpoint.where}: {TOKENIZER} cannot be read", "get it again, or leave it out"):
+        return PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder))
