@@ -42,9 +42,9 @@ from real.prepared import (
     stop_ids_of,
     with_stop_strings,
 )
-from real.session import MAKERS, make_drafter, setting_of
+from real.session import MAKERS, build_for, make_drafter
 from real.target import Target
-from specsim.controllers import Controller, build, parse_spec
+from specsim.controllers import Controller, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency
 from specsim.online import OnlineController
@@ -209,7 +209,7 @@ class Speculative:
         if spec.name not in MAKERS:
             return make_drafter(spec, loaded, **options)
         # A network of its own is read once for each target, dtype and device, not at every call.
-        key = f"{dtype} {target.device}"
+        key = f"{dtype} {target.device} {stop_ids}"
         if key not in self._made or self._made[key][0] is not model:
             self._made[key] = (model, make_drafter(spec, loaded, **options))
         return self._made[key][1]
@@ -240,7 +240,7 @@ class Speculative:
                 latency = cast(LatencyModel, _Unmeasured(controller))
             elif not isinstance(latency, LatencyModel):
                 latency = load_latency(latency)
-            controller = build(controller, setting_of(drafter, latency))
+            controller = build_for(controller, drafter, latency)
         check_pair(self._built(controller), drafter)
         return controller
 

@@ -154,6 +154,11 @@ def check_pair(controller: Controller, drafter: Drafter) -> None:
             f"controller {controller.name!r} is told what will be accepted; it exists in replay only "
             "(python -m specsim.replay)"
         )
+    if controller.full_information:
+        raise ConfigError(
+            f"controller {controller.name!r} is told what every arm would have given; it exists in replay "
+            "only (python -m specsim.replay)"
+        )
     if controller.plan is not None and (controller.judge is None or not drafter.reports_passes):
         raise ConfigError(
             f"controller {controller.name!r} decides on the confidences of all drafter passes, which {drafter.name} "
@@ -206,7 +211,7 @@ def decode(
     if target.window is not None:
         capacity = min(capacity, target.window + longest + 1)
     started = perf_counter()
-    target.start(prompt, capacity, drafter.tap)
+    target.start(prompt, capacity, drafter.tap, drafter.loan)
     drafter.start(prompt, capacity, draws, settings.processors)
     controller.start_request(request)
     clock.start()

@@ -157,7 +157,7 @@ class _Filled(Drafter):
         self._drafter, self._rng = drafter, rng
         self.name, self.block_len, self.max_draft_len = drafter.name, drafter.block_len, max_draft_len
         self.branches, self.depth, self.tap = drafter.branches, drafter.depth, drafter.tap
-        self.max_scored_len = drafter.max_scored_len
+        self.max_scored_len, self.loan = drafter.max_scored_len, drafter.loan
         self.own: list[int] = []
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:

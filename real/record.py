@@ -34,6 +34,7 @@ from real.drafters.fastdllm import FastDLLMDrafter
 from real.drafters.fastdllm_record import FastDLLMProposer, PassDrafts
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
+from real.drafters.selfspec import SelfDrafter
 from real.loop import Settings, decode
 from real.session import ANY_LATENCY
 from real.target import Target
@@ -125,6 +126,11 @@ def proposer_of(drafter: Drafter) -> Proposer:
         raise ConfigError(
             f"drafter {drafter.name!r}: a tree whose distributions depend on the path is in no trace; record the chain "
             "(eagle3:path=.. without tree), or compare controllers live (real.run)"
+        )
+    if isinstance(drafter, SelfDrafter):
+        raise ConfigError(
+            f"drafter {drafter.name!r}: drafts on the target's own cache are not recorded; compare controllers live "
+            "(real.run), or record layer-skip, which keeps a cache of its own and so drafts other tokens"
         )
     if isinstance(drafter, FastDLLMDrafter):
         return FastDLLMProposer(drafter)

@@ -5,8 +5,9 @@ Owns the way from command-line spellings to objects that `real.loop` takes. Know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from real.compat import check_models, logits_width
@@ -19,6 +20,7 @@ from real.drafters.choose import (
     MODEL,
     NONE,
     PROMPT_LOOKUP,
+    SELF,
     DrafterSpec,
     parse_drafter,
 )
@@ -29,10 +31,11 @@ from real.drafters.fastdllm import make_fastdllm
 from real.drafters.layer_skip import skip_layers
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
+from real.drafters.selfspec import make_selfspec
 from real.loop import check_pair
 from real.models import Loaded, load_target
 from real.target import Target
-from specsim.controllers import Controller, Setting, build
+from specsim.controllers import REGISTRY, Controller, Setting, build, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 
@@ -48,12 +51,13 @@ class Maker(Protocol):
     ) -> Drafter: ...
 
 
-# Drafters with a network of their own: one line each, and one in `real.drafters.choose.KEYS`.
+# Drafters that read their options themselves: one line each, and one in `real.drafters.choose.KEYS`.
 MAKERS: dict[str, Maker] = {
     DFLASH: make_dflash,
     DDTREE: make_ddtree,
     FASTDLLM: make_fastdllm,
     EAGLE3: make_eagle3,
+    SELF: make_selfspec,
 }
 
 # For controllers that look at no cost, or whose spelling is only being checked: building one takes a latency model.
@@ -77,7 +81,7 @@ class Session:
     plain: Drafter
 
     def setting(self, latency: LatencyModel) -> Setting:
-        """What controllers are built from."""
+        """What controllers of lengths are built from."""
         return setting_of(self.drafter, latency)
 
     def controllers(self, spellings: list[str] | tuple[str, ...], latency: LatencyModel) -> list[Controller]:
@@ -86,19 +90,45 @@ class Session:
         Raises:
             ConfigError: one that cannot be built, cannot run live, or would not be lossless with this drafter.
         """
-        built = [build(spelling, self.setting(latency)) for spelling in spellings]
+        built = [build_for(spelling, self.drafter, latency) for spelling in spellings]
         for controller in built:
             check_pair(controller, self.drafter)
         return built
 
 
-def setting_of(drafter: Drafter, latency: LatencyModel) -> Setting:
-    """What a drafter's controllers are built from."""
-    return Setting(
+def build_for(spelling: str, drafter: Drafter, latency: LatencyModel) -> Controller:
+    """The controller that a spelling means for a drafter.
+
+    Of a drafter with a single arm, controllers of arms choose that one and controllers of lengths how much it drafts.
+
+    Raises:
+        ConfigError: an unknown controller, parameters out of range, or one that chooses what this drafter does not
+            offer.
+    """
+    kinds = REGISTRY[parse_spec(spelling)[0]].kinds
+    if len(drafter.arm_costs) > 1 and "arm" not in kinds:
+        raise ConfigError(
+            f"controller {spelling!r} chooses a length, but drafter {drafter.name!r} has {len(drafter.arm_costs)} arms "
+            "to choose from; choose a controller of arms, such as sp2ec or arm:index=0, or draft with one arm "
+            "(self:skip=9-14)"
+        )
+    return build(spelling, setting_of(drafter, latency, arms=len(drafter.arm_costs) > 1 or "length" not in kinds))
+
+
+def setting_of(drafter: Drafter, latency: LatencyModel, *, arms: bool = False) -> Setting:
+    """What a drafter's controllers are built from; those of arms, if it has any, or of lengths."""
+    setting = Setting(
         block_len=drafter.block_len,
         max_draft_len=max(1, drafter.max_draft_len),
         latency=latency,
         tree=drafter.branches,
+    )
+    if not arms or not drafter.arm_costs:
+        return setting
+    # By what they read, for rules that compare drafts of different lengths; rounds are measured as they come.
+    pass_s = float(latency.verify_table(1)[1]) if isinstance(latency, LatencyModel) else math.nan
+    return replace(
+        setting, arm_draft_s=tuple(cost * pass_s for cost in drafter.arm_costs), draft_len=drafter.arm_draft_len
     )
 
 

@@ -1,6 +1,7 @@
 """The model whose output is wanted: prompt in, draft scored, rejected tokens taken back.
 
-Owns the target's cache, and the hidden states that drafters ask for. Knows nothing about who drafts or decides.
+Owns the target's cache, and the hidden states that drafters ask for. A drafter that runs the target's own layers may
+write into the cache too (`Loan`). Knows nothing about who drafts or decides.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ class Tap:
         return torch.cat(rows) if rows else self._nothing
 
 
+class Loan:
+    """The target's cache in the hands of a drafter that runs the target's own layers.
+
+    Before each round it holds every committed token but the last, in every layer. What the drafter appends, in those
+    layers that it runs, is forgotten when the target scores.
+
+    Attributes:
+        cache: of the request under way; set by `Target.start`.
+    """
+
+    cache: KVCache
+
+
 class Target:
     """A causal language model under decoding.
 
@@ -76,19 +90,23 @@ class Target:
         """
         return make_tap(self.model, layers)
 
-    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None) -> None:
+    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None, loan: Loan | None = None) -> None:
         """Take in all of the prompt (int64[P], P >= 1) but its last token, which the first round scores.
 
         Args:
             prompt: int64[P], P >= 1.
             capacity: tokens that prompt, output and a draft can reach together.
             tap: what the drafter reads of this request.
+            loan: how the drafter gets at the cache; the prompt is then taken in at once, for it to build on.
         """
         self._cache, self._waiting, self._tap = KVCache(capacity, static=self._static), prompt[:-1], tap
+        self._lent, self._held = loan is not None, len(prompt) - 1
         self._features: torch.Tensor | None = None
+        if loan is not None:
+            loan.cache = self._cache
         if tap is not None:
             tap.clear()
-        if len(prompt) > 1 and not self._merge:
+        if len(prompt) > 1 and (self._lent or not self._merge):
             self._forward(prompt[:-1], keep=1)
             self._waiting = prompt[:0]
             if tap is not None and self._features is not None:
@@ -101,6 +119,8 @@ class Target:
             tokens: int64[s].
             parents: int64[s - 1] on the host when the draft is a tree, see `real.verify.Draft`.
         """
+        if self._lent:
+            self._cache.crop_to(self._held)
         waiting, self._waiting = self._waiting, self._waiting[:0]
         # Where the draft begins in the cache, and the first position of which this pass sees the hidden state.
         self._first = self._cache.length
@@ -130,6 +150,7 @@ class Target:
         """
         nodes = list(range(length - self._base)) if path is None else list(path)
         self._cache.keep(self._base, nodes)
+        self._held = self._base + len(nodes)
         if self._tap is not None and self._features is not None:
             before = self._base - self._first
             rows = torch.tensor([*range(before), *(before + node for node in nodes)], device=self.device)

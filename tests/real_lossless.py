@@ -17,7 +17,7 @@ from real.drafters.layer_skip import skip_layers
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Decoded, Settings, decode
-from real.target import Tap, Target
+from real.target import Loan, Tap, Target
 from real.tree import paths
 from specsim.controllers import Controller
 from specsim.online import OnlineController
@@ -162,8 +162,8 @@ class Checked(Target):
         super().__init__(model, **options)
         self.tolerance = tolerance
 
-    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None) -> None:
-        super().start(prompt, capacity, tap)
+    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None, loan: Loan | None = None) -> None:
+        super().start(prompt, capacity, tap, loan)
         self._text, self._scored, self._taken_back, self.rejections = prompt[:-1], prompt[:-1], False, 0
 
     def score(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:

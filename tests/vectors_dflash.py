@@ -196,7 +196,7 @@ def scripted(case: Case) -> tuple[Any, Any]:
 
         device, window = torch.device("cpu"), None
 
-        def start(self, prompt: torch.Tensor, capacity: int, tap: Any = None) -> None:
+        def start(self, prompt: torch.Tensor, capacity: int, *shared: Any) -> None:
             self._prompt_len, self._length = len(prompt), len(prompt) - 1
 
         def score(self, ids: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from real.draws import Draws
-from real.target import Tap
+from real.target import Loan, Tap
 from real.verify import Draft, Processor, Proposal
 
 
@@ -34,6 +34,10 @@ class Drafter(Protocol):
             of a tree of which the controller chooses the depth, its nodes.
         tap: hidden states of the target that it reads; the loop has them filled. None: it reads none.
         reports_passes: whether its drafts carry a record of their passes (`Draft.record`).
+        loan: the target's cache, of which it makes use; the loop has it lent. None: it does not.
+        arm_costs: its draft configurations, in the order in which controllers number them: what a pass of each costs
+            for every second of the target's own over one token, NaN where that is not known. Empty: nothing to choose.
+        arm_draft_len: tokens a controller that chooses among them asks of any.
     """
 
     name: str
@@ -47,6 +51,9 @@ class Drafter(Protocol):
     max_scored_len: int = 0
     tap: Tap | None = None
     reports_passes: bool = False
+    loan: Loan | None = None
+    arm_costs: tuple[float, ...] = ()
+    arm_draft_len: int = 0
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         """Begin a request.

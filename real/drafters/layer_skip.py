@@ -6,7 +6,7 @@ Owns the choice of layers and the shallow model. Knows nothing about drafting lo
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,21 +45,40 @@ def skip_layers(target: Any, skip: Sequence[int]) -> Any:
     Raises:
         ConfigError: layers out of range, or a decoder this cannot shorten.
     """
-    decoder = getattr(target, "model", None)
-    if decoder is None or not isinstance(getattr(decoder, "layers", None), torch.nn.ModuleList):
+    layers = own_layers(target)
+    dropped = set(check_layers(skip, len(layers))) if skip else set()
+    return with_layers(target, {number: layer for number, layer in enumerate(layers) if number not in dropped}).eval()
+
+
+def own_layers(target: Any) -> torch.nn.ModuleList:
+    """The decoder layers of a model that can be given others in their place.
+
+    Raises:
+        ConfigError: they are not `target.model.layers`.
+    """
+    layers = getattr(getattr(target, "model", None), "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
         raise ConfigError(
             f"layer-skip needs decoder layers in model.model.layers, as Llama has; {type(target).__name__} has none"
         )
-    dropped = set(check_layers(skip, len(decoder.layers))) if skip else set()
-    shallow, body = _share(target), _share(decoder)
-    kept = [number for number in range(len(decoder.layers)) if number not in dropped]
-    body.layers = torch.nn.ModuleList(decoder.layers[number] for number in kept)
+    return layers
+
+
+def with_layers(target: Any, layers: Mapping[int, torch.nn.Module]) -> Any:
+    """A model that runs these modules instead of the target's decoder layers, and shares everything else.
+
+    Args:
+        target: as for `skip_layers`.
+        layers: by the number of the layer whose place each takes, ascending.
+    """
+    shallow, body, kept = _share(target), _share(target.model), list(layers)
+    body.layers = torch.nn.ModuleList(layers.values())
     if kinds := getattr(target.config, "layer_types", None):
         # The library picks a layer's mask by its place in this list.
         shallow.config = body.config = copy.copy(target.config)
         body.config.layer_types = [kinds[number] for number in kept]
     shallow.model = body
-    return shallow.eval()
+    return shallow
 
 
 def _share(module: torch.nn.Module) -> Any:

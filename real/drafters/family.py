@@ -1,0 +1,74 @@
+"""Which arms a self-speculating drafter has: known beforehand, or made while a prompt is decoded.
+
+Owns the interface between the drafter and whatever makes its arms. Knows neither models nor controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from real.builders.arm import Arm
+
+
+class Observation(NamedTuple):
+    """A round as a family sees it.
+
+    Args:
+        arm: drafted with; -1: nothing was drafted.
+        drafted: tokens of the draft, of a tree those of its spine.
+        committed: what became output: accepted tokens, and the target's own one.
+        states: float[passes, layers + 1, H]: what entered each decoder layer and what left the last one, in each draft
+            pass; pass j read the j-th drafted token (0: the committed token before the draft). None: not asked for.
+    """
+
+    arm: int
+    drafted: tuple[int, ...]
+    committed: tuple[int, ...]
+    states: torch.Tensor | None
+
+
+class Family(Protocol):
+    """The arms of a drafter.
+
+    Attributes:
+        size: number of arms, known beforehand; controllers number them 0..size - 1 by ascending amount left out.
+        wants_states: whether `Observation.states` is to be filled.
+    """
+
+    size: int
+    wants_states: bool = False
+
+    def start(self, prompt: torch.Tensor) -> None:
+        """Begin a request (prompt int64[P])."""
+        ...
+
+    def arm(self, number: int) -> Arm:
+        """An arm; one made on the way can be asked for once the rounds before it were observed."""
+        ...
+
+    def observe(self, seen: Observation) -> None:
+        """A round is over."""
+        ...
+
+
+class FixedArms(Family):
+    """Arms that were known before.
+
+    Args:
+        arms: in the controllers' order.
+    """
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self.arms, self.size = tuple(arms), len(arms)
+
+    def start(self, prompt: torch.Tensor) -> None:
+        pass
+
+    def arm(self, number: int) -> Arm:
+        return self.arms[number]
+
+    def observe(self, seen: Observation) -> None:
+        pass

@@ -1,0 +1,215 @@
+"""Self-speculation: the target drafts by itself, with attentions and MLPs left out, on its own cache.
+
+A draft pass runs what an arm leaves of the target's layers over one token. It looks back on the target's own keys and
+values of all committed text, so there is no prompt to take in, nothing to catch up with, and arms can be changed from
+round to round; the first pass reads the last committed token, as the target's verification will. What the passes write
+is behind the committed text, in the layers whose attention they run, and is forgotten before verification.
+
+Published self-speculation (SWIFT, KnapSpec, SP2ec's code) drafts this way. `layer-skip` is another drafter: it has keys
+and values of its own, made by the shortened model, so its drafts differ.
+
+Owns the draft passes, the confidence stop, and the small tree around a chain (`real.drafters.spine`). Which arm is the
+controller's choice; which arms there are says a `real.drafters.family.Family`, which may make them while it decodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from real.branches import greedy_choice
+from real.builders.arm import Arm, cost_order, read_arms
+from real.cache import forward
+from real.drafters.base import Drafter
+from real.drafters.family import Family, FixedArms, Observation
+from real.drafters.spine import MOST_CANDIDATES, Spine, likeliest
+from real.drafters.subblocks import SubBlocks
+from real.draws import Draws
+from real.models import Loaded
+from real.target import Loan
+from real.verify import Draft, Processor, Proposal
+from specsim.errors import ConfigError
+
+DRAFT_LEN = 4
+PUBLISHED = "published"
+SHORTENED = 256  # shortened targets kept at hand; each is a list of modules
+
+
+class SelfDrafter(Drafter):
+    """Drafts greedily with the target's own layers; lossless at any temperature and with every controller.
+
+    Args:
+        blocks: the target in pieces.
+        family: its arms.
+        name: for logs and tables.
+        max_draft_len: most tokens proposed in a round.
+        arm_draft_len: tokens a controller of arms asks for.
+        stop: a token whose probability is below it is the draft's last, and so is one of `stop_ids`; None: drafts have
+            the length that was asked for.
+        stop_ids: end-of-text tokens.
+        tree: verify a small tree around the draft, see `real.drafters.spine`; lengths count its levels.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    block_len = 1
+
+    def __init__(
+        self,
+        blocks: SubBlocks,
+        family: Family,
+        *,
+        name: str,
+        max_draft_len: int = 24,
+        arm_draft_len: int = DRAFT_LEN,
+        stop: float | None = None,
+        stop_ids: Sequence[int] = (),
+        tree: bool = False,
+    ) -> None:
+        if not 1 <= arm_draft_len <= max_draft_len:
+            raise ConfigError(f"{name}: length is {arm_draft_len}; allowed: 1..{max_draft_len}, the longest draft")
+        if stop is not None and not 0.0 <= stop <= 1.0:
+            raise ConfigError(f"{name}: stop is {stop}; allowed: a probability, 0 to 1")
+        if family.size < 1:
+            raise ConfigError(f"{name}: there are no arms; allowed: at least one")
+        self.blocks, self.family, self.name = blocks, family, name
+        self.max_draft_len, self.arm_draft_len = max_draft_len, arm_draft_len
+        self.stop, self._stop_ids, self._tree = stop, frozenset(stop_ids), tree
+        self.loan = self._loan = Loan()
+        if tree:
+            self.depth, self.max_scored_len = max_draft_len, MOST_CANDIDATES * max_draft_len
+        costs = [blocks.cost(arm) for arm in family.arms] if isinstance(family, FixedArms) else [math.nan] * family.size
+        self.arm_costs = tuple(costs)
+        self._shortened = lru_cache(SHORTENED)(blocks.model)
+
+    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
+        self._last = prompt[-1:]
+        self.family.start(prompt)
+        self._begin()
+
+    def propose(self, count: int, arm: int) -> Proposal:
+        if self._arm < 0:
+            self._choose(max(arm, 0))
+        while len(self._tokens) < count and not self._over:
+            self._pass()
+        spine = Draft(torch.cat(self._tokens), torch.cat(self._q))
+        return Spine(spine, torch.stack(self._ids), torch.stack(self._tops)) if self._tree else spine
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        drafted = torch.cat(self._tokens).tolist() if self._tokens else []
+        states = torch.stack(self._states) if self._states else None
+        self.family.observe(Observation(self._arm, tuple(drafted), tuple(tokens), states))
+        self._last = torch.tensor(tokens[-1:], device=self._last.device)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._arm, self._over = -1, False
+        self._tokens: list[torch.Tensor] = []
+        self._q: list[torch.Tensor] = []
+        self._ids: list[torch.Tensor] = []
+        self._tops: list[torch.Tensor] = []
+        self._states: list[torch.Tensor] = []
+
+    def _choose(self, arm: int) -> None:
+        if arm >= self.family.size:
+            raise ConfigError(
+                f"drafter {self.name}: the controller chose arm {arm}; there are 0..{self.family.size - 1}"
+            )
+        self._arm, self._chosen = arm, self.family.arm(arm)
+        self._model = self._shortened(self._chosen)
+
+    def _pass(self) -> None:
+        """One more token."""
+        read = self._tokens[-1] if self._tokens else self._last
+        if self.family.wants_states:
+            logits, states = self.blocks.states(self._model, self._chosen, read, self._loan.cache)
+            self._states.append(states)
+        else:
+            logits = forward(self._model, read, self._loan.cache, keep=1)
+        if self._tree:
+            q, ids = likeliest(logits[0])
+            self._tops.append(q)
+            self._ids.append(ids)
+            token, q = ids[:1], q[:1]
+        else:
+            token, q, _ = greedy_choice(logits)
+        self._tokens.append(token)
+        self._q.append(q)
+        if self.stop is not None:
+            sure, last = torch.cat([q.double(), token.double()]).tolist()  # one wait for the device
+            self._over = sure < self.stop or last in self._stop_ids
+
+
+def make_selfspec(
+    options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
+) -> SelfDrafter:
+    """The drafter `self:skip=9-14` or `self:arms=FILE`, with `length=4`, `stop=0.7`, `tree=published`, of a target.
+
+    Args:
+        options: `skip`: one arm (`real.builders.arm`); `arms`: a file of several; `length`: tokens that an arm drafts,
+            and the longest draft where there are several; `stop`, `tree`: as for `SelfDrafter`.
+        loaded: the target.
+        max_draft_len: most tokens proposed in a round.
+        sampling: has to be `greedy`.
+
+    Raises:
+        ConfigError: an option that is not allowed, arms of another target, or a target of other layers than Llama's.
+    """
+    if sampling != "greedy":
+        raise ConfigError(f"self: draft sampling {sampling!r}; allowed: greedy, which is lossless at any temperature")
+    if ("skip" in options) == ("arms" in options):
+        raise ConfigError("self: name its arms in one way: skip=9-14 (one arm), or arms=FILE (an arms.json)")
+    if options.get("tree", PUBLISHED) != PUBLISHED:
+        raise ConfigError(f"self: tree is {options['tree']!r}; allowed: {PUBLISHED}")
+    blocks = SubBlocks(loaded.model)
+    arms, named = _arms(options, blocks)
+    length = _length(options, max_draft_len)
+    return SelfDrafter(
+        blocks,
+        FixedArms(arms),
+        name=f"self:{','.join(f'{key}={value}' for key, value in {**options, **named}.items())}",
+        max_draft_len=max_draft_len if len(arms) == 1 and "length" not in options else length,
+        arm_draft_len=length,
+        stop=_probability(options["stop"]) if "stop" in options else None,
+        stop_ids=loaded.stop_ids,
+        tree="tree" in options,
+    )
+
+
+def _arms(options: Mapping[str, str], blocks: SubBlocks) -> tuple[list[Arm], dict[str, str]]:
+    """(arms in the controllers' order; what names them, since costs and acceptance of other arms are another's)."""
+    if "skip" in options:
+        arm = Arm.parse(options["skip"], blocks.n_layers)
+        return [arm], {"skip": str(arm)}
+    file = read_arms(options["arms"])
+    if file.n_layers != blocks.n_layers:
+        raise ConfigError(
+            f"{options['arms']}: arms of a target of {file.n_layers} decoder layers ({file.target}); this one has "
+            f"{blocks.n_layers}"
+        )
+    arms = cost_order(file.arms, attention=blocks.attention, mlp=blocks.mlp)
+    digest = hashlib.sha256(" ".join(map(str, arms)).encode()).hexdigest()[:8]
+    return arms, {"arms": f"{Path(options['arms']).name}#{digest}"}
+
+
+def _length(options: Mapping[str, str], max_draft_len: int) -> int:
+    text = options.get("length", str(min(DRAFT_LEN, max_draft_len)))
+    if not text.isdecimal() or not 1 <= int(text) <= max_draft_len:
+        raise ConfigError(f"self: length is {text!r}; allowed: 1..{max_draft_len}, the longest draft")
+    return int(text)
+
+
+def _probability(text: str) -> float:
+    try:
+        stop = float(text)
+    except ValueError:
+        stop = math.nan
+    if not 0.0 <= stop <= 1.0:
+        raise ConfigError(f"self: stop is {text!r}; allowed: a probability, 0 to 1")
+    return stop
