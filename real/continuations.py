@@ -6,6 +6,8 @@ function of the settings and its number, so that an interrupted call goes on whe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,27 @@ import click
 import numpy as np
 import torch
 from rich.console import Console
+from transformers import GenerationConfig
 
-from real.models import DEVICES, DTYPES, Loaded, load_target
+from real.models import DEVICES, DTYPES, MAX_THREADS, Loaded, load_target
 from real.progress import Steps
 from real.training.corpus import stdlib_documents
 from real.training.prompt_sources import SOURCES, PromptSource, prompt_source
-from real.training.texts import Text, open_folder, shard_path, write_shard
+from real.training.ranges import COUNT, NATURAL, POSITIVE, SEED, check_ranges, only
+from real.training.texts import Text, check_folder, open_folder, shard_path, write_shard
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError, run_cli
+
+HELD_OUT = 90_000  # number of the first held-out shard
+ALLOWED = {
+    **dict.fromkeys(("texts", "batch"), COUNT),
+    "held-out-texts": NATURAL,
+    "length": Param(kind=int, low=2),
+    "prompts": only(*SOURCES),
+    "temperature": POSITIVE,
+    "seed": SEED,
+    "threads": Param(kind=int, low=1, high=MAX_THREADS),
+}
 
 
 def write_texts(
@@ -54,17 +70,20 @@ def write_texts(
         ids[row, widest - len(beginning) :] = torch.tensor(beginning)
         mask[row, widest - len(beginning) :] = 1
     devices = [torch.cuda.current_device()] if loaded.device == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode():
+    clean = GenerationConfig(
+        max_new_tokens=length - widest,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=list(loaded.stop_ids) or None,
+        pad_token_id=pad,
+    )
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(), _settings_of(loaded.model, clean):
         torch.manual_seed(seed)
         out = loaded.model.generate(
             input_ids=ids.to(loaded.device),
             attention_mask=mask.to(loaded.device),
-            max_new_tokens=length - widest,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            pad_token_id=pad,
             logits_processor=[_Choice(torch.from_numpy(greedy).to(loaded.device), temperature)],
         ).cpu()
     texts = []
@@ -81,6 +100,17 @@ def write_texts(
             )
         )
     return texts
+
+
+@contextmanager
+def _settings_of(model: Any, settings: GenerationConfig) -> Iterator[None]:
+    """Generate with these settings alone: transformers fills up those of a call with the checkpoint's own, such as a
+    repetition penalty, and the texts would no longer be what the target says by itself."""
+    own, model.generation_config = model.generation_config, settings
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 class _Choice:
@@ -136,13 +166,17 @@ def main(
     threads: int,
 ) -> None:
     """Write texts with a target for training drafters; the same call again goes on after an interruption."""
-    for name, value in (("texts", texts), ("batch", batch), ("threads", threads), ("temperature", temperature)):
-        if not value > 0:
-            raise ConfigError(f"--{name} {value}: allowed: above 0")
-    if held_out_texts < 0 or seed < 0:
-        raise ConfigError(f"--held-out-texts {held_out_texts} and --seed {seed}: allowed: 0 or more")
-    if length <= prompt_tokens[1]:
-        raise ConfigError(f"--length {length}: allowed: above the longest prompt, {prompt_tokens[1]} tokens")
+    given = {name.replace("_", "-"): value for name, value in click.get_current_context().params.items()}
+    check_ranges("--", ALLOWED, given)
+    shortest, longest = prompt_tokens
+    if not 1 <= shortest <= longest < length:
+        raise ConfigError(
+            f"--prompt-tokens {shortest} {longest}: allowed are a shortest and a longest, 1 or more and below --length "
+            f"{length}"
+        )
+    if max(texts, held_out_texts) > HELD_OUT * batch:
+        raise ConfigError(f"--texts and --held-out-texts: allowed are up to {HELD_OUT} shards of --batch {batch} each")
+    check_folder(out)
     torch.set_num_threads(threads)
     loaded = load_target(target, dtype=dtype, device=device)
     settings = {
@@ -150,7 +184,9 @@ def main(
         **{"length": length, "prompt_tokens": prompt_tokens, "prompts": prompts, "temperature": temperature},
         **{"batch": batch, "seed": seed, "dtype": dtype},
     }
-    open_folder(out, settings)
+    window = getattr(loaded.model.config, "max_position_embeddings", None)
+    if window is not None and length > window:
+        raise ConfigError(f"--length={length}: allowed is up to the target's context window, {window} tokens")
     documents = stdlib_documents()
     # Held-out shards have numbers of their own, so that more of either kind can be made later.
     plan = [(number, False) for number in range(-(-texts // batch))]
@@ -161,6 +197,7 @@ def main(
         )
         for held_out in {held_out for _, held_out in plan}
     }
+    open_folder(out, settings)
     missing = [step for step in plan if not shard_path(out, step[0]).exists()]
     with Steps(Console(stderr=True), "shards", len(plan), before=len(plan) - len(missing)) as steps:
         for number, held_out in missing:
@@ -176,9 +213,6 @@ def main(
             )
             write_shard(out, number, made)
             steps.done(f"{sum(len(text.tokens) - text.prompt_len for text in made)} tokens")
-
-
-HELD_OUT = 90_000  # number of the first held-out shard
 
 
 if __name__ == "__main__":

@@ -5,19 +5,25 @@ Owns which classes the command offers, the Trainer's defaults and what a run's s
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from real.models import MAX_THREADS
+from real.parser import OneLineParser
 from real.training.keep import Keeper
 from real.training.module import TrainModule
+from real.training.ranges import COUNT, NOT_NEGATIVE, SEED, check_ranges, only
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 TRAINER_DEFAULTS = {
@@ -33,6 +39,15 @@ TRAINER_DEFAULTS = {
     "max_steps": 1000,
     "check_val_every_n_epoch": None,
     "val_check_interval": 100,
+}
+COMMAND_ALLOWED = {"threads": Param(kind=int, low=1, high=MAX_THREADS), "seed_everything": SEED}
+TRAINER_ALLOWED = {
+    "max_steps": COUNT,  # over which the learning rate falls to 0
+    "gradient_clip_val": NOT_NEGATIVE,
+    "devices": only(1, "auto"),  # one process keeps the folder
+    "num_nodes": only(1),
+    "accumulate_grad_batches": only(1),  # a step is a batch here
+    "fast_dev_run": only(False),  # would keep and publish the model of a single step
 }
 DECIDING = ("max_steps", "precision", "gradient_clip_val")
 _UNUSED = {"model", "train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path", "weights_only"}
@@ -52,6 +67,7 @@ class TrainCLI(LightningCLI):
             save_config_callback=None,  # the keeper keeps what decides the numbers
             trainer_defaults=TRAINER_DEFAULTS,
             seed_everything_default=0,
+            parser_class=OneLineParser,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             parser_kwargs={
@@ -69,11 +85,34 @@ class TrainCLI(LightningCLI):
         parser.add_lightning_class_args(Keeper, "keep")
         parser.add_argument("--threads", type=int, default=1, help="of torch; results depend on it in the last bits")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse, and check what can be checked before the target is loaded."""
+        super().parse_arguments(parser, args)
+        config = self.config[self.config["subcommand"]]
+        check_ranges("", COMMAND_ALLOWED, config)
+        check_ranges("trainer.", TRAINER_ALLOWED, config["trainer"])
+        check_ranges("keep.", Keeper.ALLOWED, config["keep"])
+        for key in ("data", "model"):
+            module, _, name = config[key]["class_path"].rpartition(".")
+            kind, given = getattr(importlib.import_module(module), name), config[key].get("init_args", {})
+            if issubclass(kind, TrainModule):
+                kind.check(given)
+            else:
+                check_ranges("data.", getattr(kind, "ALLOWED", {}), given)
+        simple: dict[str, Any] = {
+            key: value for key, value in config["trainer"].items() if isinstance(value, (str, int, float))
+        }
+        self._made(lambda: Trainer(**simple))
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        return self._made(lambda: super(TrainCLI, self).instantiate_trainer(**kwargs))
+
+    @staticmethod
+    def _made(make: Callable[[], Trainer]) -> Trainer:
         try:
-            return super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, ValueError) as error:
-            raise ConfigError(f"trainer: {error}") from error
+            return make()
+        except (MisconfigurationException, ValueError, ImportError) as error:
+            raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
 
     def instantiate_classes(self) -> None:
         try:
@@ -95,8 +134,9 @@ class TrainCLI(LightningCLI):
 
     def fit(self, model: TrainModule, datamodule: LightningDataModule) -> None:
         """Train from the start, or on from the folder's checkpoint."""
-        checkpoint = self.keeper.open()
-        self.trainer.fit(model, datamodule=datamodule, ckpt_path=checkpoint, weights_only=checkpoint and False)
+        self.keeper.open()
+        checkpoint = self.keeper.checkpoint(model)
+        self.trainer.fit(model, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
 
 
 def settings_of(dumped: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -20,7 +21,9 @@ from real.target import decoder_layers
 from real.training.blocks import Slots, draw_anchors, slots_at
 from real.training.drafter_data import TextBatch
 from real.training.drafter_module import DrafterModule, SlotLoss
+from real.training.ranges import COUNT, NOT_NEGATIVE, SEED, head_size
 from real.training.target_states import Known
+from specsim.controllers.base import Param
 
 
 class DFlashModule(DrafterModule):
@@ -41,6 +44,12 @@ class DFlashModule(DrafterModule):
         seed: of the initial weights.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
+
+    ALLOWED: ClassVar = {
+        **DrafterModule.ALLOWED,
+        **dict.fromkeys(("depth", "heads", "kv_heads", "feed_forward", "anchors"), COUNT),
+        **{"block_size": Param(kind=int, low=2), "loops": NOT_NEGATIVE, "seed": SEED},
+    }
 
     def __init__(
         self,
@@ -73,7 +82,7 @@ class DFlashModule(DrafterModule):
             num_hidden_layers=depth,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
-            head_dim=hidden // heads,
+            head_dim=head_size(hidden, heads),
             target_layer_ids=self.layers,
             num_target_layers=len(decoder_layers(model)),
             block_size=block_size,

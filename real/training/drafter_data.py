@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 
+from real.training.ranges import COUNT, SEED
 from real.training.text_data import Batches, Steps
 from real.training.texts import Text, read_texts
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 CHECKED = 4  # texts of a batch when checking, where every place of a text is tried
@@ -43,7 +47,10 @@ class WrittenTexts(LightningDataModule):
 
     Attributes:
         training, checking: the texts, set by `setup`.
+        ALLOWED: values of the arguments.
     """
+
+    ALLOWED: ClassVar[Mapping[str, Param]] = {**dict.fromkeys(("batch", "checks", "shortest"), COUNT), "seed": SEED}
 
     def __init__(self, folder: str, batch: int = 8, seed: int = 0, checks: int = 64, shortest: int = 16) -> None:
         super().__init__()
@@ -56,13 +63,18 @@ class WrittenTexts(LightningDataModule):
         """Read the shards.
 
         Raises:
-            ConfigError: none, or fewer texts than a batch.
+            ConfigError: none, fewer texts than a batch, or none to check by when the Trainer checks.
         """
         texts = [text for text in read_texts(self.folder) if len(text.tokens) - text.prompt_len >= self.shortest]
         self.training = [text for text in texts if not text.held_out]
         self.checking = [text for text in texts if text.held_out and text.greedy][: self.checks]
         if len(self.training) < self.batch:
             raise ConfigError(f"{self.folder}: {len(self.training)} texts for a batch of {self.batch}; make more texts")
+        if not self.checking and self.trainer is not None and self.trainer.limit_val_batches:
+            raise ConfigError(
+                f"{self.folder}: no greedy text begun with held-out files to check by; make some "
+                "(real.continuations --held-out-texts), or do without: --trainer.limit_val_batches 0"
+            )
 
     @property
     def about(self) -> str:

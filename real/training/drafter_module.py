@@ -14,19 +14,24 @@ The first is higher than val/tau - 1: a decode's rounds begin where the last one
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from real.compat import logits_width
 from real.loops import repeated
 from real.models import Loaded, load_target
+from real.target import decoder_layers
 from real.training.blocks import Slots, accepted, decayed_weights, path_weights, slots_at, walk
 from real.training.drafter_data import TextBatch, WrittenTexts
 from real.training.module import TrainModule
+from real.training.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_layers, check_ranges, only
 from real.training.target_states import Known, TargetStates
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 
@@ -50,15 +55,12 @@ class SlotLoss:
     gamma: float = 4.0
     soft: float = 0.0
 
+    ALLOWED: ClassVar[Mapping[str, Param]] = {
+        **{"weights": only("path", "exp"), "lam": SHARE, "gamma": POSITIVE, "soft": SHARE}
+    }
+
     def __post_init__(self) -> None:
-        for key, good, allowed in (
-            ("weights", self.weights in ("path", "exp"), "path or exp"),
-            ("lam", 0 <= self.lam <= 1, "0 to 1"),
-            ("gamma", self.gamma > 0, "above 0"),
-            ("soft", 0 <= self.soft <= 1, "0 to 1"),
-        ):
-            if not good:
-                raise ConfigError(f"loss.{key} {getattr(self, key)!r}: allowed: {allowed}")
+        check_ranges("model.loss.", self.ALLOWED, asdict(self))
 
 
 class DrafterModule(TrainModule):
@@ -73,6 +75,8 @@ class DrafterModule(TrainModule):
         memory_gb: see TargetStates.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
+
+    ALLOWED: ClassVar = {**TrainModule.ALLOWED, "vocabulary": COUNT, "memory_gb": NOT_NEGATIVE}
 
     def __init__(
         self,
@@ -89,6 +93,8 @@ class DrafterModule(TrainModule):
         super().__init__(muon_lr, adam_lr, warmup_steps)
         # In a tuple, so that it is neither trained nor in the checkpoints.
         self._frozen: tuple[Loaded, ...] = (load_target(target, device="cpu"),)
+        if layers is not None:
+            check_layers("model.layers", layers, len(decoder_layers(self.target)))
         self.layers = self.default_layers() if layers is None else tuple(layers)
         self._states = TargetStates(self.target, self.layers, memory_gb)
         self.block, self.vocabulary, self.loss = block, vocabulary, loss
@@ -116,11 +122,16 @@ class DrafterModule(TrainModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
+        data, size = self._data(), logits_width(self.target)
+        highest = max(int(text.tokens.max()) for text in (*data.training, *data.checking))
+        if highest >= size:
+            raise ConfigError(
+                f"{data.folder}: token {highest}; {self.loaded.name} has {size}: another target wrote these texts"
+            )
         if self.vocabulary is not None:
             self.keep(self._frequent(self.vocabulary))
 
     def on_fit_start(self) -> None:
-        super().on_fit_start()
         self.target.to(self.device)
 
     def known(self, batch: TextBatch) -> Known:

@@ -8,6 +8,7 @@ of `SlotLoss` (the paper's reference weighs step j by 0.8^j).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from transformers import LlamaConfig
@@ -19,6 +20,7 @@ from real.target import decoder_layers
 from real.training.blocks import Slots, slots_at
 from real.training.drafter_data import TextBatch
 from real.training.drafter_module import DrafterModule, SlotLoss
+from real.training.ranges import COUNT, SEED, head_size
 from real.training.target_states import Known
 
 
@@ -36,6 +38,12 @@ class Eagle3Module(DrafterModule):
         seed: of the initial weights.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
+
+    ALLOWED: ClassVar = {
+        **DrafterModule.ALLOWED,
+        **dict.fromkeys(("steps", "heads", "kv_heads", "feed_forward"), COUNT),
+        "seed": SEED,
+    }
 
     def __init__(
         self,
@@ -56,6 +64,7 @@ class Eagle3Module(DrafterModule):
         super().__init__(target, layers, steps, vocabulary, loss, memory_gb, muon_lr, adam_lr, warmup_steps)
         model = self.target
         hidden, size = model.get_input_embeddings().weight.shape[1], logits_width(model)
+        head_size(hidden, heads)
         layer = LlamaConfig(
             vocab_size=size,
             hidden_size=hidden,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from real.training.block_diffusion import block_logits, draw_masks
 from real.training.blocks import Slots
 from real.training.drafter_data import TextBatch
 from real.training.drafter_module import DrafterModule, SlotLoss
+from real.training.ranges import COUNT, check_layers
 from real.training.target_states import Known
-from specsim.errors import ConfigError
+from specsim.controllers.base import Param
 
 CHUNK = 32  # noisy copies of a text in one pass when checking
 
@@ -43,6 +44,11 @@ class FastDLLMModule(DrafterModule):
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
 
+    ALLOWED: ClassVar = {
+        **DrafterModule.ALLOWED,
+        **{"block_size": Param(kind=int, low=2), "slots": COUNT, "copies": COUNT},
+    }
+
     def __init__(
         self,
         target: str = "lab",
@@ -55,11 +61,12 @@ class FastDLLMModule(DrafterModule):
         adam_lr: float = 0.001,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(target, [], slots, None, SlotLoss(), memory_gb, muon_lr, adam_lr, warmup_steps)
-        if block_size < 2 or copies < 1:
-            raise ConfigError(f"block_size {block_size} and copies {copies}: allowed: 2 and 1 or more")
+        super().__init__(target, None, slots, None, SlotLoss(), memory_gb, muon_lr, adam_lr, warmup_steps)
         self.block_size, self.copies = block_size, copies
         self.net, self.mask_id = shortened(self.target, start_layers, block_size)
+
+    def default_layers(self) -> tuple[int, ...]:
+        return ()  # it reads tokens only
 
     def _whole(self, known: Known) -> torch.Tensor:
         """int64[B, T] texts, filled up to whole blocks with tokens nothing looks at."""
@@ -128,8 +135,7 @@ def shortened(target: Any, layers: list[int], block_size: int) -> tuple[Any, int
         ConfigError: layers the target does not have.
     """
     count = len(decoder_layers(target))
-    if not layers or any(not 0 <= layer < count for layer in layers):
-        raise ConfigError(f"start_layers {layers}: allowed: some of the target's layers, 0..{count - 1}")
+    check_layers("model.start_layers", layers, count)
     mask_id = target.get_output_embeddings().weight.shape[0]
     config = copy.deepcopy(target.config)
     config.num_hidden_layers, config.vocab_size = len(layers), mask_id + 1

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from real.tracking import Curves, Tracking
+from real.tracking import MODES, Curves, Tracking
 from real.training.module import TrainModule
+from real.training.ranges import COUNT, only
+from real.training.settings_file import SETTINGS, check_same, write_settings
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
 
-CHECKPOINT, CURVES, SETTINGS, RESULT = "last.ckpt", "curves.jsonl", "settings.json", "result"
+CHECKPOINT, CURVES, RESULT = "last.ckpt", "curves.jsonl", "result"
+ELSEWHERE = "choose another keep.out, or add --keep.force true to throw it away"
 CARD, RESULT_FILES = "README.md", (".md", ".json", ".safetensors")
 
 
@@ -38,7 +44,10 @@ class Keeper(Callback):
     Attributes:
         settings: JSON values that decide the numbers; the command line sets them.
         command: for the card.
+        ALLOWED: values of the arguments.
     """
+
+    ALLOWED: ClassVar[Mapping[str, Param]] = {"every": COUNT, "log_every": COUNT, "wandb": only(*MODES)}
 
     def __init__(
         self,
@@ -59,33 +68,39 @@ class Keeper(Callback):
         self.rows: list[dict[str, float]] = []
         self._data: str | None = None
 
-    def open(self) -> Path | None:
-        """Make or check the folder; the checkpoint to go on from, if there is one.
+    def open(self) -> None:
+        """Check the folders; nothing is written or removed yet.
 
         Raises:
-            ConfigError: the folder holds a run with other settings, or cannot be made; or the result would replace
+            ConfigError: the run folder holds a run with other settings, or cannot be read; or the result would replace
                 something that no training left.
         """
         self._check_result()
-        if self.force:
-            for name in (CHECKPOINT, CURVES, SETTINGS):
-                (self.out / name).unlink(missing_ok=True)
-        file, wanted = self.out / SETTINGS, json.loads(json.dumps(self.settings))
+        if self.force or check_same(self.out, self.settings, holds="a training", advice=ELSEWHERE):
+            return
+        if (self.out / CHECKPOINT).exists():
+            raise ConfigError(f"{self.out} holds a {CHECKPOINT} without its {SETTINGS}; {ELSEWHERE}")
+
+    def checkpoint(self, module: LightningModule) -> Path | None:
+        """The checkpoint to go on from, if there is one.
+
+        Raises:
+            ConfigError: it cannot be read, or is not this module's.
+        """
+        path = self.out / CHECKPOINT
+        if self.force or not path.exists():
+            return None
         try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else wanted
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{file}: cannot be used ({error}); choose another keep.out") from error
-        different = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
-        if different:
-            key = different[0]
-            raise ConfigError(
-                f"{self.out} holds a training with other settings ({', '.join(different)}; {key} was "
-                f"{found.get(key)!r}, now {wanted.get(key)!r}); choose another keep.out, or add --keep.force true to "
-                "throw it away"
-            )
-        checkpoint = self.out / CHECKPOINT
-        return checkpoint if checkpoint.exists() else None
+            found = torch.load(path, map_location="cpu", weights_only=True)
+            weights, rows = found["state_dict"], found["callbacks"][self.state_key]["rows"]
+            fits = {name: part.shape for name, part in weights.items()}
+            started = bool(found["optimizer_states"]) and found["global_step"] > 0 and isinstance(rows, list)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"{path}: is no checkpoint of a training ({reason}); {ELSEWHERE}") from error
+        if not started or fits != {name: part.shape for name, part in module.state_dict().items()}:
+            raise ConfigError(f"{path}: is a checkpoint of another training; {ELSEWHERE}")
+        return path
 
     def _check_result(self) -> None:
         """Only what an earlier training left may be replaced: nothing else is ever removed."""
@@ -110,6 +125,13 @@ class Keeper(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_data(pl_module)
+        if self.force:  # not before everything else was found to be in order
+            for name in (CHECKPOINT, CURVES, SETTINGS):
+                (self.out / name).unlink(missing_ok=True)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.out}: cannot be made ({error}); choose another keep.out") from error
         self._curves = Curves(
             self.tracking,
             folder=self.out,
@@ -127,6 +149,9 @@ class Keeper(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+        if not torch.isfinite(loss):
+            raise self._diverged(trainer, f"the loss is {float(loss)}")
         if trainer.global_step % self.log_every == 0 or trainer.global_step == trainer.max_steps:
             self._note(trainer, "train/")
         # Lightning going on from a checkpoint of before a check would leave that check out.
@@ -140,6 +165,11 @@ class Keeper(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainModule)
         self._check_data(pl_module)  # a finished run does not start again
+        if trainer.global_step < trainer.max_steps:  # max_time, max_epochs, a limit of 0 batches
+            raise ConfigError(
+                f"stopped after {trainer.global_step} of trainer.max_steps={trainer.max_steps} steps: no result is "
+                "written; leave the Trainer's other limits out"
+            )
         self._save(trainer)
         self._publish(pl_module)
         if self._curves is not None:
@@ -156,7 +186,7 @@ class Keeper(Callback):
         if self._data not in (None, data):
             raise ConfigError(
                 f"{self.out} holds a training on other data ({self._data}; now: {data}), which cannot go on with "
-                "these; choose another keep.out, or add --keep.force true to throw it away"
+                f"these; {ELSEWHERE}"
             )
         self._data = data
 
@@ -172,10 +202,18 @@ class Keeper(Callback):
         if trainer.global_step % self.every == 0:
             self._save(trainer)
 
+    def _diverged(self, trainer: Trainer, what: str) -> ConfigError:
+        kept = "the last checkpoint is kept" if (self.out / CHECKPOINT).exists() else "nothing was kept"
+        return ConfigError(
+            f"step {trainer.global_step}: {what}; {kept}, no result is written. Lower model.muon_lr and model.adam_lr, "
+            "with another keep.out or --keep.force true"
+        )
+
     def _save(self, trainer: Trainer) -> None:
+        if not all(bool(torch.isfinite(part).all()) for part in trainer.lightning_module.parameters()):
+            raise self._diverged(trainer, "weights are no longer finite")
         # Not before: a run that cannot even begin should not claim the folder for its settings.
-        with replace_file(self.out / SETTINGS) as temporary:
-            temporary.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
+        write_settings(self.out, self.settings)
         with replace_file(self.out / CHECKPOINT) as temporary:
             trainer.save_checkpoint(temporary)
         with replace_file(self.out / CURVES) as temporary:

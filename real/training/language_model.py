@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from lightning.pytorch import LightningDataModule
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers import logging as transformers_logging
 
 from real.training.module import TrainModule
+from real.training.ranges import COUNT, SEED, head_size
+from real.training.text_data import StdlibText
+from real.training.tokenizer import SMALLEST
+from specsim.controllers.base import Param
+from specsim.errors import ConfigError
 
 
 class LanguageModel(TrainModule):
@@ -25,6 +29,13 @@ class LanguageModel(TrainModule):
         seed: of the initial weights.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
     """
+
+    ALLOWED: ClassVar = {
+        **TrainModule.ALLOWED,
+        **dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "feed_forward", "window"), COUNT),
+        "vocabulary": Param(kind=int, low=SMALLEST),
+        "seed": SEED,
+    }
 
     def __init__(
         self,
@@ -41,6 +52,7 @@ class LanguageModel(TrainModule):
         warmup_steps: int = 100,
     ) -> None:
         super().__init__(muon_lr, adam_lr, warmup_steps)
+        head_size(hidden, heads)
         config = LlamaConfig(
             vocab_size=vocabulary,
             hidden_size=hidden,
@@ -58,6 +70,17 @@ class LanguageModel(TrainModule):
             torch.manual_seed(seed)
             self.net = LlamaForCausalLM(config)
 
+    def setup(self, stage: str) -> None:
+        config, data = self.net.config, self._data()
+        if data.length > config.max_position_embeddings:
+            raise ConfigError(
+                f"data.length={data.length}: allowed is up to model.window, {config.max_position_embeddings}"
+            )
+        if len(data.tokenizer) > config.vocab_size:
+            raise ConfigError(
+                f"model.vocabulary={config.vocab_size}: allowed is data.vocabulary, {data.vocabulary}, or more"
+            )
+
     def _loss(self, windows: torch.Tensor) -> torch.Tensor:
         logits = self.net(input_ids=windows[:, :-1], use_cache=False).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
@@ -74,16 +97,20 @@ class LanguageModel(TrainModule):
         size, config = sum(parameter.numel() for parameter in self.net.parameters()), self.net.config
         return {
             "title": "Small language model of Python sources",
-            "data": cast(Any, self.trainer).datamodule.about,
+            "data": self._data().about,
             "model": f"Llama class, {config.num_hidden_layers} layers x {config.hidden_size}, {size} parameters",
         }
 
     def export(self, folder: Path) -> None:
         """The model in bfloat16 with the data's tokenizer, as transformers loads them."""
-        data = cast(Any, self.trainer).datamodule
-        assert isinstance(data, LightningDataModule)
         transformers_logging.disable_progress_bar()
         half = LlamaForCausalLM(self.net.config).bfloat16()
         half.load_state_dict(self.net.state_dict())
         half.save_pretrained(folder)
-        cast(Any, data).tokenizer.save_pretrained(folder)
+        self._data().tokenizer.save_pretrained(folder)
+
+    def _data(self) -> StdlibText:
+        data = cast(Any, self.trainer).datamodule
+        if not isinstance(data, StdlibText):
+            raise ConfigError("a language model is trained on real.training.text_data.StdlibText")
+        return data

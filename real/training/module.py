@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.pytorch import LightningModule
 
 from real.training.optimizer import MuonAdamW, rate
+from real.training.ranges import LEARNING_RATE, NATURAL, check_ranges
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 
@@ -20,11 +23,32 @@ class TrainModule(LightningModule):
         muon_lr: learning rate of matrices.
         adam_lr: of embeddings, norms and all else.
         warmup_steps: in which the rates rise from 0.
+
+    Attributes:
+        ALLOWED: values of the arguments; a subclass adds its own.
     """
+
+    ALLOWED: ClassVar[Mapping[str, Param]] = {
+        "muon_lr": LEARNING_RATE,
+        "adam_lr": LEARNING_RATE,
+        "warmup_steps": NATURAL,
+    }
 
     def __init__(self, muon_lr: float = 0.02, adam_lr: float = 0.003, warmup_steps: int = 100) -> None:
         super().__init__()
         self.muon_lr, self.adam_lr, self.warmup_steps = muon_lr, adam_lr, warmup_steps
+
+    @classmethod
+    def check(cls, given: Mapping[str, Any]) -> None:
+        """Refuse arguments before a module is made, which may take long.
+
+        Raises:
+            ConfigError: a value out of range.
+        """
+        check_ranges("model.", cls.ALLOWED, given)
+        heads, kv_heads = given.get("heads"), given.get("kv_heads")
+        if heads and kv_heads and heads % kv_heads:
+            raise ConfigError(f"model.kv_heads={kv_heads}: allowed is a divisor of model.heads, {heads}")
 
     def export(self, folder: Path) -> None:
         """Write what was trained into an empty folder."""
@@ -44,12 +68,6 @@ class TrainModule(LightningModule):
                 {"params": others, "kind": "adamw", "lr": self.adam_lr, "full_lr": self.adam_lr},
             ]
         )
-
-    def on_fit_start(self) -> None:
-        if self.trainer.max_steps < 1:
-            raise ConfigError("trainer.max_steps: allowed: 1 or more; the learning rate falls to 0 over that many")
-        if self.trainer.accumulate_grad_batches != 1:
-            raise ConfigError("trainer.accumulate_grad_batches: allowed: 1; a step is a batch here, use a larger one")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         share = rate(self.global_step, warmup=self.warmup_steps, total=self.trainer.max_steps)

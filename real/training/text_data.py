@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from lightning.pytorch import LightningDataModule
 from transformers import PreTrainedTokenizerFast
 
 from real.training.corpus import Document, stdlib_documents
-from real.training.tokenizer import train_tokenizer
+from real.training.ranges import COUNT, SEED
+from real.training.tokenizer import SMALLEST, train_tokenizer
 from real.training.windows import Windows
+from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 
@@ -56,7 +58,14 @@ class StdlibText(LightningDataModule):
 
     Attributes:
         tokenizer: set by `setup`.
+        ALLOWED: values of the arguments.
     """
+
+    ALLOWED: ClassVar[Mapping[str, Param]] = {
+        **dict.fromkeys(("length", "batch", "validation_windows", "files"), COUNT),
+        "vocabulary": Param(kind=int, low=SMALLEST),
+        "seed": SEED,
+    }
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ beginning comes from a file kept from training). A shard appears whole or not at
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from real.training.settings_file import SETTINGS, check_same, write_settings
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
 
-SETTINGS = "settings.json"
+AGAIN = "delete it; real.continuations then writes it again"
 SCHEMA = pa.schema(
     [("tokens", pa.list_(pa.int32())), ("prompt_len", pa.int32()), ("greedy", pa.bool_()), ("held_out", pa.bool_())]
 )
@@ -56,46 +56,76 @@ def write_shard(folder: Path, number: int, texts: Sequence[Text]) -> None:
         pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), temporary)
 
 
+def check_folder(folder: Path) -> None:
+    """Read every shard of a folder, which need not exist.
+
+    Raises:
+        ConfigError: one that cannot be used.
+    """
+    for path in _shards(folder):
+        read_shard(path)
+
+
 def open_folder(folder: Path, settings: dict[str, Any]) -> None:
     """Make the folder, or check that it holds texts made with the same settings.
 
     Raises:
-        ConfigError: other settings, or a folder that cannot be used.
+        ConfigError: other settings, or a folder that cannot be made.
     """
-    file, wanted = folder / SETTINGS, json.loads(json.dumps(settings))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else wanted
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be used ({error}); choose another folder") from error
-    different = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
-    if different:
-        key = different[0]
-        raise ConfigError(
-            f"{folder} holds texts made with other settings ({', '.join(different)}; {key} was {found.get(key)!r}, now "
-            f"{wanted.get(key)!r}); choose another folder, or delete this one"
-        )
-    with replace_file(file) as temporary:
-        temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    if not check_same(folder, settings, holds="texts", advice="choose another folder, or delete this one"):
+        if _shards(folder):
+            raise ConfigError(
+                f"{folder} holds texts without their {SETTINGS}; choose another folder, or delete this one"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be made ({error}); choose another folder") from error
+        write_settings(folder, settings)
 
 
 def read_texts(folder: Path) -> list[Text]:
     """Every text of a folder, in order.
 
     Raises:
-        ConfigError: no finished shard there, or one that cannot be read.
+        ConfigError: no finished shard there, or one that cannot be used.
     """
-    texts = []
-    for path in sorted(folder.glob("shard-*.parquet")):
-        try:
-            table = pq.read_table(path, schema=SCHEMA)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}); delete it and write it again") from error
-        columns = [table.column(name).to_pylist() for name in ("tokens", "prompt_len", "greedy", "held_out")]
-        texts += [
-            Text(tokens=np.array(tokens, dtype=np.int32), prompt_len=length, greedy=greedy, held_out=held_out)
-            for tokens, length, greedy, held_out in zip(*columns, strict=True)
-        ]
+    texts = [text for path in _shards(folder) for text in read_shard(path)]
     if not texts:
         raise ConfigError(f"{folder} holds no texts; make some: python -m real.continuations --target T --out {folder}")
     return texts
+
+
+def read_shard(path: Path) -> list[Text]:
+    """The texts of one shard, in order.
+
+    Raises:
+        ConfigError: a file that is no parquet table, or has other columns or values than texts have.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: cannot be read ({reason}); {AGAIN}") from error
+    for field in SCHEMA:
+        found = table.schema.field(field.name).type if field.name in table.column_names else "missing"
+        if found != field.type:
+            raise ConfigError(f"{path}, column {field.name!r}: is {found}; allowed: {field.type}; {AGAIN}")
+        if table.column(field.name).null_count:
+            raise ConfigError(f"{path}, column {field.name!r}: has nulls; allowed: none; {AGAIN}")
+    texts = []
+    for row, values in enumerate(table.select(SCHEMA.names).to_pylist()):
+        tokens, prompt_len = values.pop("tokens"), values["prompt_len"]
+        if None in tokens or not all(token >= 0 for token in tokens):
+            raise ConfigError(f"{path}, column 'tokens', row {row}: allowed: token ids, 0 or more; {AGAIN}")
+        if not 1 <= prompt_len <= len(tokens):
+            raise ConfigError(
+                f"{path}, column 'prompt_len', row {row}: {prompt_len}; allowed: 1 to the text's {len(tokens)} tokens; "
+                f"{AGAIN}"
+            )
+        texts.append(Text(tokens=np.array(tokens, dtype=np.int32), **values))
+    return texts
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("shard-*.parquet"))

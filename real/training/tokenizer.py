@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 END = "<|endoftext|>"
+SMALLEST = 257  # entries: the 256 bytes and the end of text
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, window: int) -> PreTrainedTokenizerFast:
@@ -15,7 +16,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, window: int) -> PreTr
 
     Args:
         texts: to train on.
-        vocabulary: entries, the 256 bytes and the end of text included.
+        vocabulary: entries, at least SMALLEST.
         window: longest input of the model it is for, in tokens.
     """
     tokenizer = Tokenizer(models.BPE())
