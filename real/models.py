@@ -26,6 +26,7 @@ from typing import Any
 import click
 import torch
 
+from real.places import complaints, local_folder
 from specsim.errors import ConfigError, run_cli
 
 SMOLLM2 = "smollm2-135m"
@@ -173,15 +174,10 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
 
     source = _source(name_or_path)
     logging.disable_progress_bar()
-    try:
+    advice = f"use {SMOLLM2} (after `make models`), {LAB}, a local folder or a hub id"
+    with complaints(f"target {name_or_path!r} cannot be loaded", advice):
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(
-            f"target {name_or_path!r} cannot be loaded: {reason}; use {SMOLLM2} (after `make models`), {LAB}, a local "
-            "folder or a hub id"
-        ) from error
     return Loaded(
         model=model.to(where).eval().requires_grad_(False),
         tokenizer=tokenizer,
@@ -201,11 +197,8 @@ def load_tokenizer(name_or_path: str) -> Any:
     from transformers import AutoTokenizer
 
     source = _source(name_or_path)
-    try:
+    with complaints(f"the tokenizer of target {name_or_path!r} cannot be loaded", "check its folder or hub id"):
         return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"the tokenizer of target {name_or_path!r} cannot be loaded: {reason}") from error
 
 
 def resolve_device(device: str) -> str:
@@ -236,7 +229,7 @@ def _source(name_or_path: str) -> str:
             )
         return str(LAB_FOLDER / "target")
     if name_or_path != SMOLLM2:
-        is_path_or_hub_id = "/" in name_or_path or Path(name_or_path).exists()
+        is_path_or_hub_id = local_folder(name_or_path, "target") is not None or "/" in name_or_path
         if not is_path_or_hub_id and difflib.get_close_matches(name_or_path.lower(), [SMOLLM2], cutoff=0.6):
             raise ConfigError(f"target {name_or_path!r}: did you mean {SMOLLM2!r}?")
         return name_or_path

@@ -165,16 +165,14 @@ def _weight_files(folder: Path, path: str) -> list[Path]:
         raise ConfigError(f"{path}: has neither {WEIGHTS} nor {INDEX} nor {PICKLED}; other formats are not read")
     names = _read_object(folder / INDEX, path).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise ConfigError(
-            f"{path}: weight_map of its {INDEX} is {names!r}; allowed: an object, tensors and their files"
-        )
+        raise ConfigError(f"{path}: its {INDEX} has no weight_map; allowed: an object, the file of every tensor")
     for name in names.values():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise ConfigError(
                 f"{path}: its {INDEX} names the file {name!r}; allowed: safetensors files of the same folder"
             )
         if not (folder / name).is_file():
-            raise ConfigError(f"{path}: its {INDEX} names {name}, which is not there; get the checkpoint again")
+            raise ConfigError(f"{path}: its {INDEX} names {name!r}, which is not there; get the checkpoint again")
     return [folder / name for name in sorted(set(names.values()))]
 
 
