@@ -5,111 +5,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import calibrate
-from real.folder import RunFolder, read_run
 from real.interleave import Comparison
-from real.measure import measure
 from real.paper import __main__ as command
 from real.paper import cells
-from real.paper.config import parse_config
+from real.paper.reading import parse_config
+from specsim.controllers import REGISTRY, Setting, build
 from specsim.engine import replay
 from specsim.errors import ConfigError, run_cli
-from specsim.latency import LatencyModel, Table, load_latency
+from specsim.latency import LatencyModel, load_latency
 from specsim.trace import open_trace, read_trace
 from tests.conftest import ROOT
-from tests.real_tiny import save_tiny
-
-TEXTS = ("abcabcabd abcabc", "hello hello he", "xyzzy xy xyzzy")
-COSTS = LatencyModel(
-    verify=Table(s=(1.0, 2.0, 3.0, 5.0), times_s=(0.05, 0.08, 0.09, 0.12)),
-    ctx_s=1e-4,
-    draft_pass_s=0.02,
-    overhead_s=0.003,
-)
-EXIT = {
-    "name": "Exit",
-    "drafter": "early-exit:layers=2",
-    "max_draft_len": 4,
-    "static": "1..2",
-    "controllers": {"LibraSpec": "libraspec:block=2", "lambda": "lambda"},
-}
-LOOKUP = {
-    "name": "Lookup",
-    "drafter": "prompt-lookup:ngram=2",
-    "max_draft_len": 4,
-    "static": [4],
-    "controllers": {"LibraSpec": "libraspec:block=2,max=3", "max=4": "libraspec:block=2,max=4"},
-}
-
-
-def steadied(*args: Any, **options: Any) -> list[Any]:
-    """Measures for real, then says what `COSTS` does: times of a tiny model on a busy machine are noise."""
-    return [
-        replace(
-            one,
-            verify_s=float(COSTS.verify_s(one.s, one.ctx_len)),
-            draft_s=COSTS.draft_pass_s * one.passes,
-            overhead_s=COSTS.overhead_s,
-        )
-        for one in measure(*args, **options)
-    ]
+from tests.real_paper import COSTS, EXIT, LOOKUP, TEXTS, config, decisions, results, run, tiny_place
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    save_tiny(folder / "model", seed=3, spread=0.08)  # pyright: ignore[reportArgumentType]
-    (folder / "p.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
-    return folder
-
-
-def config(tiny: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "experiment": "table1",
-        "temperatures": [0, 1],
-        "max_new_tokens": 14,
-        "repeats": 2,
-        "device": "cpu",
-        "datasets": {"Small": {"data": str(tiny / "p.jsonl"), "requests": 3}},
-        "pairs": [{"target": str(tiny / "model"), "methods": [EXIT, LOOKUP]}],
-        **changes,
-    }
-
-
-def run(document: dict[str, Any], out: Path, *more: str) -> int:
-    """Exit status of the command."""
-    file = out.parent / f"{out.name}.yaml"
-    file.write_text(yaml.safe_dump(document))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate, "measure", steadied)
-        with pytest.raises(SystemExit) as left:
-            run_cli(command.main, [document["experiment"], f"--config={file}", f"--out={out}", *more])
-    return int(left.value.code or 0)
-
-
-def results(out: Path) -> dict[str, Any]:
-    return json.loads((out / "results.json").read_text())
-
-
-def decisions(place: Path) -> list[Any]:
-    """What was decided in every round of every cell, times aside."""
-    found = []
-    for folder in sorted(path for path in place.iterdir() if path.is_dir()):
-        for request in RunFolder(folder, read_run(folder)["config"], reopen=True).load():
-            for one in sorted((one for one in request.runs if not one.warmup), key=lambda one: one.controller):
-                lengths = [(row.pos, row.submitted_len, row.accepted_len) for row in one.decoded.rounds]
-                found.append((folder.name, request.number, one.controller, one.decoded.output, lengths))
-    return found
+    return tiny_place(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -344,9 +266,41 @@ def test_a_cell_without_prediction_or_costs_needs_no_calibration(
     assert document["prediction"]["median_error"] is None
     (cell,) = (tmp_path / "run" / "cells").iterdir()
     assert not (cell / "calibration.json").exists()
-    assert cells.looks_at_costs("lambda")
-    assert cells.looks_at_costs("libraspec:charge_draft=1")
-    assert not cells.looks_at_costs("libraspec:charge_draft=0")
+
+
+def priced(spelling: str, costs: LatencyModel, *, tree: bool) -> tuple[Any, ...]:
+    """What a controller is built to from a latency model."""
+    built = build(spelling, Setting(block_len=1, max_draft_len=9, latency=costs, tree=tree))
+    params = built.params._asdict() if built.params is not None else {}
+    return str(built.config), *((key, np.asarray(value).tolist()) for key, value in params.items())
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        *(
+            name
+            for name, spec in REGISTRY.items()
+            if "length" in spec.kinds
+            and not any(param.default is None and param.from_setting is None for param in spec.params.values())
+        ),
+        *("libraspec:charge_draft=1", "libraspec:charge_draft=0", "static:length=3"),
+    ],
+)
+def test_rules_look_at_costs_when_other_costs_make_them_another_rule(spelling: str, tree: bool) -> None:
+    if tree and "tree" not in REGISTRY[spelling.partition(":")[0]].kinds:
+        return
+    dear = LatencyModel.affine(c_s=0.5, b_s=0.5, draft_pass_s=0.25)
+    session: Any = SimpleNamespace(
+        setting=lambda latency: Setting(block_len=1, max_draft_len=9, latency=latency, tree=tree)
+    )
+    other = priced(spelling, COSTS, tree=tree) != priced(spelling, dear, tree=tree)
+    assert cells.looks_at_costs(spelling, session) == other
+    if spelling in ("lambda", "goodput", "libraspec:charge_draft=1"):
+        assert other
+    if spelling in ("plain", "libraspec:charge_draft=0"):
+        assert not other
 
 
 def test_a_longer_context_is_a_dataset_of_its_own(tiny: Path, tmp_path: Path) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.drafters.choose import parse_drafter
-from real.paper.config import EXPERIMENTS, FIXED, LAMBDA, LIBRASPEC, STATIC, parse_config, read_config
+from real.paper.config import EXPERIMENTS, FIXED, LAMBDA, LIBRASPEC, STATIC
+from real.paper.reading import parse_config, read_config
 from specsim.controllers import REGISTRY, parse_spec
-from specsim.errors import ConfigError
 from tests.conftest import ROOT
+from tests.real_paper import GOOD
 
 FILES = sorted((ROOT / "real" / "configs" / "paper").glob("*.yaml"))
 LAB = [path for path in FILES if path.stem.endswith("_lab")]
@@ -93,26 +93,6 @@ def test_cells_are_shared_by_experiments_that_measure_the_same() -> None:
     assert folders("figure1_paper") <= folders("table1_paper") | folders("table2_paper")
 
 
-GOOD: dict[str, Any] = {
-    "experiment": "table1",
-    "datasets": {"A": {"data": "humaneval", "requests": 3}},
-    "pairs": [
-        {
-            "target": "t",
-            "methods": [
-                {
-                    "name": "M",
-                    "drafter": "prompt-lookup",
-                    "max_draft_len": 8,
-                    "static": "3..5",
-                    "controllers": {"LibraSpec": "libraspec"},
-                }
-            ],
-        }
-    ],
-}
-
-
 def test_a_length_may_have_a_label_of_its_own() -> None:
     document = copy.deepcopy(GOOD)
     document["pairs"][0]["methods"][0]["controllers"][FIXED] = "static:length=4"
@@ -146,52 +126,3 @@ def test_the_lab_and_smollm2_measure_dflash_with_sampled_drafts() -> None:
         assert [(cell.temperature, cell.method.draft_sampling) for cell in sampled] == [(1, "sample")]
         assert sampled[0].method.drafter == greedy[0].method.drafter
         assert sampled[0].method.controllers == greedy[0].method.controllers
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        ((), [], "the file: is .*mapping with experiment"),
-        (("experiment",), "table9", "allowed: table1, table2"),
-        (("tempratures",), [0], "did you mean 'temperatures'"),
-        (("temperatures",), [0.5], "allowed: 0 and 1"),
-        (("datasets",), {}, "at least one entry"),
-        (("datasets", "A", "requests"), 0, r"datasets\.A\.requests is 0"),
-        (("datasets", "A", "context"), 1, r"datasets\.A\.context is 1"),
-        (("pairs",), {}, "allowed: a list"),
-        (("pairs", 0, "datasets"), ["B"], "dataset 'B'; allowed: A"),
-        (("pairs", 0, "thinking"), "often", "allowed: on, off"),
-        (("pairs", 0, "methods", 0, "max_draft_len"), 1, "max_draft_len is 1"),
-        (("pairs", 0, "methods", 0, "static"), "3-5", "a range such as 3..20"),
-        (("pairs", 0, "methods", 0, "static"), [0], "a range such as 3..20"),
-        (("pairs", 0, "methods", 0, "static"), [9], "static length 9"),
-        (("pairs", 0, "methods", 0, "controllers"), {"static": "g4"}, "labelled 'static'"),
-        (("pairs", 0, "methods", 0, "controllers"), {"a": "g4", "b": "g4"}, "named twice"),
-        (("pairs", 0, "methods", 0, "controllers"), {"a": "libraspek"}, "did you mean 'libraspec'"),
-        (("pairs", 0, "methods"), GOOD["pairs"][0]["methods"] * 2, "same method twice"),
-        (("pairs", 0, "methods", 0, "draft_sampling"), "beam", "draft_sampling is 'beam'; allowed: greedy, sample"),
-        (("pairs", 0, "methods", 0, "draft_sampling"), "sample", r"temperatures is \[0\]; add 1 to it"),
-        (("repeats",), 1, "repeats is 1"),
-        (("dtype",), "float64", "allowed: float32"),
-    ],
-)
-def test_mistakes_are_refused_in_words(place: tuple[Any, ...], value: Any, message: str) -> None:
-    document: Any = copy.deepcopy(GOOD)
-    if place:
-        inner = document
-        for key in place[:-1]:
-            inner = inner[key]
-        inner[place[-1]] = value
-    else:
-        document = value
-    with pytest.raises(ConfigError, match=message):
-        parse_config(document)
-
-
-def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("pairs: [")
-    with pytest.raises(ConfigError, match=r"--config .*c\.yaml: cannot be read"):
-        read_config(file)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_config(tmp_path / "none.yaml")

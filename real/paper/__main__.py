@@ -13,9 +13,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from real.paper.cells import measure_cells
-from real.paper.config import EXPERIMENTS, read_config
+from real.paper.cells import measure_cells, unfinished
+from real.paper.config import EXPERIMENTS
 from real.paper.outputs import is_lossless, write_outputs
+from real.paper.reading import read_config
 from real.paper.tables import verdict_lines
 from specsim.errors import ConfigError, run_cli
 
@@ -41,15 +42,20 @@ def main(experiment: str, file: Path, out: Path, place: Path | None) -> int:
     if config.experiment != experiment:
         raise ConfigError(f"--config {file} is of {config.experiment}, not of {experiment}")
     console = Console(stderr=True)
+    place = place or out / "cells"
+    cells = unfinished(config, place)
+    for option, folder in (("--out", out), ("--cells", place)):
+        _make(folder, option)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        place = place or out / "cells"
-        measure_cells(config, place, console)
+        measure_cells(cells, place, console)
     except KeyboardInterrupt:
         console.print("interrupted; what is finished is kept, the same command continues")
         raise
     except OSError as error:
-        raise ConfigError(f"{out}: cannot be used ({error.strerror}); choose another folder") from error
+        raise ConfigError(
+            f"{error.filename or place}: {error.strerror}; finished prompts and cells are kept in {place}: make room, "
+            "and repeat the command"
+        ) from error
     document = write_outputs(config, place, out)
     for line in verdict_lines(document["comparisons"], document["prediction"]):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -57,6 +63,13 @@ def main(experiment: str, file: Path, out: Path, place: Path | None) -> int:
     click.echo((out / f"{experiment}.md").read_text(encoding="utf-8"))
     click.echo(json.dumps({"out": str(out), "figures": drawn, "prediction": document["prediction"]}))
     return int(not is_lossless(document))
+
+
+def _make(folder: Path, option: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option} {folder}: cannot be made ({error.strerror}); choose another folder") from error
 
 
 def _draw(out: Path, console: Console) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,14 +37,12 @@ from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, make_drafter
 from real.target import Target
 from real.validation import PromptRun, Work, check_predictable, frozen_calibration, frozen_trace
-from specsim.controllers import Controller, parse_spec
+from specsim.controllers import Controller, build
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.paths import replace_file
 
 RESULTS = "results.json"
-# Rules that decide by the latency model.
-COST_AWARE = ("lambda", "goodput", "corrected", "caddtree")
 ATTEMPTS = 3
 
 
@@ -87,30 +85,40 @@ def is_finished(folder: Path) -> bool:
     return (folder / RESULTS).is_file()
 
 
-def measure_cells(config: PaperConfig, place: Path, console: Console) -> None:
-    """Measure every cell that `place` does not hold yet.
+def unfinished(config: PaperConfig, place: Path) -> list[Cell]:
+    """The cells that `place` does not hold yet, in the order they are measured; looks at their prompts, at no model.
+
+    Raises:
+        ConfigError: a dataset that cannot be read, or has too few prompts.
+    """
+    cells = [cell for cell in config.cells() if not is_finished(place / cell.folder())]
+    for dataset in dict.fromkeys(cell.prompts() for cell in cells):
+        choose(load_prompts(dataset.data), dataset.requests, config.seed)
+    return cells
+
+
+def measure_cells(cells: Sequence[Cell], place: Path, console: Console) -> None:
+    """Measure cells of one experiment.
 
     Args:
-        config: the experiment.
-        place: folder of the cells' folders; made when missing.
+        cells: as from `unfinished`.
+        place: folder of the cells' folders.
         console: for progress.
 
     Raises:
         ConfigError: anything unknown, missing or incompatible; of one target, before anything of it is measured.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    missing = [cell for cell in config.cells() if not is_finished(place / cell.folder())]
-    for target, cells in groupby(missing, key=lambda cell: cell.target):
-        opened = _open_target(target, list(cells), place, console)
+    for target, mine in groupby(cells, key=lambda cell: cell.target):
+        opened = _open_target(target, list(mine), place, console)
         for (dataset, temperature), group in groupby(opened, key=lambda one: (one.cell.dataset, one.cell.temperature)):
             console.print(f"{target}, {dataset}, T = {temperature}", markup=False, highlight=False)
-            _measure_group([one.work for one in group], config.repeats)
+            _measure_group([one.work for one in group], cells[0].config.repeats)
 
 
 def _open_target(target: str, cells: Sequence[Cell], place: Path, console: Console) -> list[Open]:
     config = cells[0].config
+    if config.threads:
+        torch.set_num_threads(config.threads)
     loaded = load_target(target, dtype=config.dtype, device=config.device)
     sessions: dict[tuple[str, int, str], tuple[Session, DrafterSpec]] = {}
     opened = []
@@ -209,7 +217,7 @@ def _prepare(work: Work, repeats: int) -> Ready:
         why = str(error)
     else:
         trace = frozen_trace(work, None)
-    needed = trace is not None or any(looks_at_costs(spelling) for spelling in work.spellings)
+    needed = trace is not None or any(looks_at_costs(spelling, work.session) for spelling in work.spellings)
     latency = _calibrated(work, repeats) if needed else ANY_LATENCY
     controllers = work.session.controllers(work.spellings, latency)
     return Ready(work=work, controllers=controllers, trace=trace, why=why, latency=latency, calibrated=needed)
@@ -221,14 +229,30 @@ def _calibrated(work: Work, repeats: int) -> LatencyModel:
         try:
             return frozen_calibration(work, None, repeats << more)
         except ConfigError as error:
+            if isinstance(error.__context__, OSError):  # could not be written; measuring is not at fault
+                raise
             work.console.print(f"{error} Trying again with more repeats.", markup=False, highlight=False)
     return frozen_calibration(work, None, repeats << (ATTEMPTS - 1))
 
 
-def looks_at_costs(spelling: str) -> bool:
-    """Whether a controller decides by the latency model."""
-    name, given = parse_spec(spelling)
-    return name in COST_AWARE or given.get("charge_draft", "0") != "0"
+class _AskedError(Exception):
+    pass
+
+
+class _Unmeasured:
+    """In place of a latency model: refuses to be asked anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _AskedError(name)
+
+
+def looks_at_costs(spelling: str, session: Session) -> bool:
+    """Whether a controller decides by the latency model: whether it asks for anything of it when it is built."""
+    try:
+        build(spelling, session.setting(cast("LatencyModel", _Unmeasured())))
+    except _AskedError:
+        return True
+    return False
 
 
 def _finish(ready: Ready, requests: Sequence[Request]) -> None:

@@ -22,6 +22,7 @@ from real.paper.cells import RESULTS
 from real.paper.config import FIXED, LAMBDA, LIBRASPEC, STATIC, Cell
 from real.paper.loops import fresh_sums
 from real.paper.paired import Times, compare
+from specsim.errors import ConfigError
 from specsim.metrics import bootstrap_ratios
 
 PARTS = ("draft_s", "verify_s", "rest_s")
@@ -52,9 +53,47 @@ def load_cell(cell: Cell, place: Path) -> Measured:
         ConfigError: its folder cannot be read.
     """
     folder = place / cell.folder()
-    document = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    file = folder / RESULTS
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        _check(document, cell)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{file}: cannot be read ({error}); delete it and repeat the command, which makes it again"
+        ) from None
     requests = list(RunFolder(folder, read_run(folder)["config"], reopen=True).load())
+    if len(requests) != cell.prompts().requests:
+        raise ConfigError(
+            f"{folder}: {len(requests)} of {cell.prompts().requests} prompts are there; delete {RESULTS} in it and "
+            "repeat the command, which decodes the others"
+        )
     return Measured(cell=cell, folder=folder, document=document, requests=requests)
+
+
+DOCUMENT = ("results", "differences", "not_predicted", "other_texts_in_trace", "machine")
+RESULT = ("controller", "measured", "predicted", "error", "in_sample_error", "shadow")
+MEASURED = ("speedup", "ci95", "tau", "tokens", "rounds")
+
+
+def _check(document: Any, cell: Cell) -> None:
+    """Raise a ValueError for a document that is not of this cell."""
+    _has(document, DOCUMENT, "the file")
+    if not isinstance(document["results"], list):
+        raise ValueError("results is no list")
+    for one in document["results"]:
+        _has(one, RESULT, "a result")
+        _has(one["measured"], MEASURED, "a measured result")
+    lacking = set(cell.method.spellings()) - {one["controller"] for one in document["results"]}
+    if lacking:
+        raise ValueError(f"no result of {min(lacking)}")
+
+
+def _has(document: Any, keys: Sequence[str], what: str) -> None:
+    if not isinstance(document, dict):
+        raise ValueError(f"{what} is no JSON object")
+    for key in keys:
+        if key not in document:
+            raise ValueError(f"{what} has no {key}")
 
 
 def rows_of(cell: Measured) -> list[Row]:

@@ -53,7 +53,7 @@ def _table(rows: Sequence[Row], cells: Callable[[Row], tuple[str, str]]) -> str:
         if len(datasets) > 1:
             line.append(_mean([row for row in found if row is not None]) if None not in found else "")
         table.append(line)
-    return "\n".join("| " + " | ".join(line) + " |" for line in table)
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in table)
 
 
 def _measured(row: Row) -> tuple[str, str]:
