@@ -21,7 +21,7 @@ from real.builders.cossim import (
     usable_rows,
     warmup_importance,
 )
-from real.builders.similarity import importance
+from real.builders.similarity import importance, importance_rows
 from specsim.errors import ConfigError
 
 
@@ -140,3 +140,15 @@ def test_importance_is_a_distance_of_directions(seed, scale):
 def test_importance_is_float32_whatever_the_model_computes_in():
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert importance(x, x + x).dtype == torch.float32
+
+
+def test_rows_of_passes_are_importances_of_their_blocks():
+    states = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    states[1, 3] = states[1, 2]  # a block left out
+    rows = importance_rows(states)
+    assert rows.shape == (3, 4)
+    assert float(rows[1, 2]) == pytest.approx(0, abs=1e-6)
+    for number, one in enumerate(states):
+        for block in range(4):
+            want = float(importance(one[block : block + 1], one[block + 1 : block + 2]))
+            assert float(rows[number, block]) == pytest.approx(want, abs=1e-6)

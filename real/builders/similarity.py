@@ -29,3 +29,13 @@ def importance(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         after: float[T, H], what it wrote.
     """
     return 1 - mean_cosine(before, after)
+
+
+def importance_rows(states: torch.Tensor) -> torch.Tensor:
+    """float32[passes, L] importances of every block in passes over one token each.
+
+    Args:
+        states: float[passes, L + 1, H], what entered each of the L blocks and what left the last one.
+    """
+    inputs, outputs = states[:, :-1].float(), states[:, 1:].float()
+    return 1 - cosine_similarity(inputs, outputs, dim=-1, eps=EPS)

@@ -26,6 +26,11 @@ class Widths(NamedTuple):
         """For the probability of the most probable token."""
         return next((count for limit, count in self.steps if top1 > limit), self.unsure)
 
+    @property
+    def most(self) -> int:
+        """The largest number of candidates."""
+        return max(self.unsure, *(count for _, count in self.steps))
+
 
 SP2EC: Final = Widths(((0.8, 2), (0.5, 3)), 5)
 SWIFT: Final = Widths(((0.95, 3), (0.8, 5), (0.5, 8)), 10)

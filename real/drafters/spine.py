@@ -14,16 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from real.builders.spine import SP2EC, spine_tree
+from real.tree import depths
 from real.verify import Draft
 
-# (probability of the chain's token up to which, candidates in all at its place)
-CANDIDATES = ((0.5, 5), (0.8, 3), (1.0, 2))
-MOST_CANDIDATES = CANDIDATES[0][1]
-
-
-def candidates(q: float) -> int:
-    """Tokens verified at a place whose likeliest one has probability q, that one included."""
-    return next((count for most, count in CANDIDATES if q <= most), CANDIDATES[-1][1])
+MOST_CANDIDATES = SP2EC.most
 
 
 def likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,17 +64,17 @@ class Spine(NamedTuple):
         if not count:
             return Draft.nothing(device)
         tops, ids = self.tops[:count].double().cpu().numpy(), self.ids[:count].cpu().numpy()
-        above = np.concatenate([[1.0], np.cumprod(tops[:, 0])])
-        nodes: list[tuple[float, int, int]] = []  # path probability, level, rank
-        for level, row in enumerate(tops):
-            nodes += [(above[level] * row[rank], level, rank) for rank in range(min(candidates(row[0]), len(row)))]
+        ranks, parents = spine_tree([range(min(SP2EC.of(row[0]), len(row))) for row in tops])
+        level = np.array(depths(parents)) - 1
+        w = np.concatenate([[1.0], np.cumprod(tops[:, 0])])[level] * tops[level, ranks]
         # As other trees: in descending probability of the path, so parents before children.
-        nodes.sort(key=lambda node: (-node[0], node[1], node[2]))
-        place = {level: number for number, (_, level, rank) in enumerate(nodes) if rank == 0} | {-1: -1}
-        w = np.array([1.0, *(node[0] for node in nodes)])
-        q = np.divide(w[1:], w[:-1], out=np.zeros(len(nodes)), where=w[:-1] > 0)
+        order = np.argsort(-w, kind="stable")
+        place = np.empty(len(order) + 1, np.int64)
+        place[order], place[-1] = np.arange(len(order)), -1
+        above = np.concatenate([[1.0], w[order][:-1]])
+        q = np.divide(w[order], above, out=np.zeros(len(order)), where=above > 0)
         return Draft(
-            torch.from_numpy(ids[[level for _, level, _ in nodes], [rank for *_, rank in nodes]]).to(device),
+            torch.from_numpy(ids[level, ranks][order]).to(device),
             torch.from_numpy(q.astype(np.float32)).to(device),
-            parents=torch.tensor([place[level - 1] for _, level, _ in nodes], dtype=torch.int64),
+            parents=torch.from_numpy(place[np.array(parents)[order]]),
         )
