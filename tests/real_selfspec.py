@@ -98,12 +98,19 @@ class Reference:
         self.window = getattr(self.config, "sliding_window", None)
         self.theta = 10000.0
 
-    def draft(self, text: Sequence[int], arm: Arm, count: int) -> tuple[list[int], list[float]]:
-        """Tokens that an arm drafts after a text, and their probabilities."""
-        # Keys and values of the text are the whole target's; the last token has none yet.
+    def read(self, text: Sequence[int]) -> list[list[Any]]:
+        """Keys and values of a text, for each layer (place, keys, values) of each token."""
         held = [[] for _ in range(self.config.num_hidden_layers)]
-        for place, token in enumerate(text[:-1]):
+        for place, token in enumerate(text):
             self._token(token, place, held, Arm())
+        return held
+
+    def draft(
+        self, text: Sequence[int], arm: Arm, count: int, known: list[list[Any]] | None = None
+    ) -> tuple[list[int], list[float]]:
+        """Tokens that an arm drafts after a text, and their probabilities; `known`: what `read` gives for the text."""
+        # Keys and values of the text are the whole target's; the last token has none yet.
+        held = [entries[: len(text) - 1] for entries in (known or self.read(text[:-1]))]
         tokens, q = [text[-1]], []
         for step in range(count):
             law = torch.softmax(self._token(tokens[-1], len(text) - 1 + step, held, arm), dim=-1)
