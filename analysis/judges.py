@@ -6,14 +6,16 @@ claimed; None where the results say nothing about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from analysis.results import Document
+
 LIBRASPEC, LAMBDA, STATIC, FIXED = "LibraSpec", "lambda", "static", "fixed block"
 Row = Mapping[str, Any]
-Document = Mapping[str, Any]
 Finding = tuple[str, bool | None]  # in words; whether it is as claimed, None when it cannot be judged
 Judge = Callable[[Document], Finding | None]
 
@@ -99,7 +101,8 @@ def highest(document: Document) -> Finding | None:
 def _series(document: Document, prefix: str, method: str) -> Iterator[tuple[dict[float, Row], Row | None]]:
     """(rows by the number in labels such as `alpha=2.0`, the best static row) of each place."""
     for _, labels in _groups(document["rows"], method):
-        found = {float(label.removeprefix(prefix)): row for label, row in labels.items() if label.startswith(prefix)}
+        numbered = re.compile(re.escape(prefix) + r"[0-9]+(\.[0-9]+)?")  # other labels are the user's own
+        found = {float(label.removeprefix(prefix)): row for label, row in labels.items() if numbered.fullmatch(label)}
         if found:
             yield dict(sorted(found.items())), labels.get(STATIC)
 
@@ -128,7 +131,10 @@ def best_alpha(method: str, claimed: float) -> Judge:
         series = [found for found, _ in _series(document, "alpha=", method)]
         if not series:
             return None
-        means = {alpha: float(np.mean([found[alpha]["eta"] for found in series])) for alpha in series[0]}
+        everywhere = [alpha for alpha in series[0] if all(alpha in found for found in series)]
+        if not everywhere:
+            return None
+        means = {alpha: float(np.mean([found[alpha]["eta"] for found in series])) for alpha in everywhere}
         best = max(means, key=lambda alpha: means[alpha])
         spread = max(means.values()) / min(means.values()) - 1
         return f"best alpha {best:g}; the best is {spread:.1%} above the worst", best == claimed
@@ -187,17 +193,16 @@ def calibration(document: Document) -> Finding | None:
 def deviation(document: Document) -> Finding | None:
     """Mean absolute deviation from the best length: LibraSpec below the static length?"""
     whole = [row for row in document["deviations"] if row["request"] is None]
-    if not whole:
-        return None
     words, below = [], []
     for row in whole:
         if row["series"] != LIBRASPEC:
             continue
         keys = ("target", "dataset", "method", "drafter")
-        static = next(one for one in whole if one["series"] == STATIC and all(one[key] == row[key] for key in keys))
-        words.append(f"{row['dataset']}, {row['method']}: {row['mad']:.2f} against {static['mad']:.2f}")
-        below.append(row["mad"] < static["mad"])
-    return "; ".join(words), all(below)
+        for static in whole:
+            if static["series"] == STATIC and all(static[key] == row[key] for key in keys):
+                words.append(f"{row['dataset']}, {row['method']}: {row['mad']:.2f} against {static['mad']:.2f}")
+                below.append(row["mad"] < static["mad"])
+    return ("; ".join(words), all(below)) if words else None
 
 
 def drafting(document: Document) -> Finding | None:
@@ -205,7 +210,10 @@ def drafting(document: Document) -> Finding | None:
     shares: dict[bool, list[float]] = {True: [], False: []}
     words = []
     for row in document["rows"]:
-        share = row["draft_ms"] / (row["draft_ms"] + row["verify_ms"] + row["rest_ms"])
+        whole_ms = row["draft_ms"] + row["verify_ms"] + row["rest_ms"]
+        if whole_ms <= 0:
+            continue
+        share = row["draft_ms"] / whole_ms
         shares[row["drafter"].partition(":")[0] in ("fastdllm", "dflash", "ddtree")].append(share)
         words.append(f"{row['method']} {share:.0%}")
     if not all(shares.values()):

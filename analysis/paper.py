@@ -27,6 +27,18 @@ SERIES = {"static": "tab:gray", "oracle": "tab:orange", "LibraSpec": "tab:blue"}
 WIDTHS = {"static": 1.5, "oracle": 4.0, "LibraSpec": 1.5}
 PLACES = ("target", "dataset", "temperature", "method")
 Draw = Callable[[pa.Table, Axes], Axes]
+TEXTS = ("target", "dataset", "method", "drafter", "controller", "series")
+WITH_GAPS = ("request", "static", "best_static")
+COLUMNS = {  # that are drawn, by file
+    "gains.parquet": ("target", "temperature", "dataset", "method", "without", "libraspec", "gain"),
+    "lengths.parquet": ("target", "dataset", "method", "drafter", "request", "series", "pos", "length"),
+    "deviations.parquet": ("target", "dataset", "method", "drafter", "request", "series", "mad"),
+    "breakdown.parquet": (
+        *("target", "dataset", "temperature", "method", "controller", "draft_ms", "verify_ms", "rest_ms"),
+    ),
+    "max_lengths.parquet": (*PLACES, "drafter", "max_len", "libraspec", "static", "best_static"),
+    "calibration.parquet": (*PLACES, "depth", "bin", "n", "mean_q", "accepted", "ece"),
+}
 
 
 def speedup_gains(data: pa.Table, ax: Axes) -> Axes:
@@ -170,7 +182,44 @@ def shown_prompt(lengths: pa.Table, deviations: pa.Table) -> pa.Table:
     """
     mine = [row for row in deviations.to_pylist() if row["series"] == "LibraSpec" and row["request"] is not None]
     ranked = sorted(mine, key=lambda row: (row["mad"], row["request"]))
+    if not ranked:
+        raise ConfigError("deviations.parquet: none of LibraSpec's at a place of lengths.parquet; make both again")
     return lengths.filter(pc.field("request") == ranked[(len(ranked) - 1) // 2]["request"])
+
+
+def read_data(file: Path) -> pa.Table:
+    """The table of a figure's file.
+
+    Raises:
+        ConfigError: no parquet, no rows, or a column that is missing, of another type or with gaps.
+    """
+    try:
+        table = pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{file}: cannot be read ({reason}); make it again with python -m real.paper") from None
+    for wrong in _faults(table, COLUMNS[file.name]):
+        raise ConfigError(f"{file}: {wrong}; make it again with python -m real.paper")
+    return table
+
+
+def _faults(table: pa.Table, columns: Sequence[str]) -> Iterator[str]:
+    for name in columns:
+        if table.column_names.count(name) != 1:
+            yield f"column {name} is missing"
+        elif not _fits(name, table[name].type):
+            yield f"column {name} is {table[name].type}; allowed: {'text' if name in TEXTS else 'numbers'}"
+        elif table[name].null_count and name not in WITH_GAPS:
+            yield f"column {name} has nulls"
+    if not len(table):
+        yield "has no rows"
+
+
+def _fits(name: str, kind: pa.DataType) -> bool:
+    if name in TEXTS:
+        return pa.types.is_string(kind)
+    # A column of nulls alone has no type.
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or (name in WITH_GAPS and pa.types.is_null(kind))
 
 
 def draw(folder: Path) -> list[Path]:
@@ -178,12 +227,15 @@ def draw(folder: Path) -> list[Path]:
 
     Args:
         folder: OUT of `python -m real.paper`.
+
+    Raises:
+        ConfigError: a data file that cannot be used, or a picture that cannot be written.
     """
     made = []
     for name, (file, keys, function) in FIGURES.items():
         if not (folder / file).is_file():
             continue
-        for number, (title, part) in enumerate(_parts(pq.read_table(folder / file), keys)):
+        for number, (title, part) in enumerate(_parts(read_data(folder / file), keys)):
             if name == "lengths":
                 part = shown_prompt(part, _same_place(folder, part, keys))
             figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -196,7 +248,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def _same_place(folder: Path, part: pa.Table, keys: Sequence[str]) -> pa.Table:
-    deviations = pq.read_table(folder / "deviations.parquet")
+    deviations = read_data(folder / "deviations.parquet")
     for key in keys:
         deviations = deviations.filter(pc.field(key) == part[key][0])
     return deviations

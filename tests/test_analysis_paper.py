@@ -16,6 +16,7 @@ pytest.importorskip("matplotlib", reason="analysis/ needs the extra 'analysis'")
 from matplotlib.figure import Figure
 
 from analysis import claims, judges, paper
+from analysis.results import read_results
 from specsim.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -116,7 +117,8 @@ def test_a_folder_is_drawn_place_by_place(tmp_path: Path) -> None:
 
 def row(label: str, eta: float, **more: Any) -> dict[str, Any]:
     place = {"target": "t", "dataset": "A", "temperature": 0, "method": "FastdLLM", "drafter": "fastdllm:path=x"}
-    return {**place, "label": label, "controller": label, "eta": eta, "tau": 2.0, **more}
+    parts = {"draft_ms": 1.0, "verify_ms": 2.0, "rest_ms": 0.5}
+    return {**place, "label": label, "controller": label, "eta": eta, "tau": 2.0, **parts, **more}
 
 
 def document(experiment: str, rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def test_the_table_says_what_was_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "table1_lab"
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps(document("table1", ROWS)))
-    lines = claims.table(claims.read_results([folder])).split("\n")
+    lines = claims.table(read_results([folder])).split("\n")
     assert len(lines) == 2 + len(claims.CLAIMS)
     of = {claim.text: line for claim, line in zip(claims.CLAIMS, lines[2:], strict=True)}
     assert "table1_lab: at most 1.75x" in of["up to 8.49x over autoregressive decoding"]
@@ -194,7 +196,7 @@ def test_the_table_says_what_was_not_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no place for the table"):
         claims.write(file, "new")
     with pytest.raises(ConfigError, match="no results there"):
-        claims.read_results([tmp_path])
+        read_results([tmp_path])
 
 
 def test_the_page_holds_every_claim() -> None:
