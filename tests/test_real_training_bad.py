@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real.training.drafter_module  # noqa: E402
 import real.training.module  # noqa: E402
+import real.training.text_data  # noqa: E402
 from real.parser import one_line  # noqa: E402
+from real.training.corpus import Document  # noqa: E402
 from real.training.dflash_module import DFlashModule  # noqa: E402
 from real.training.drafter_data import WrittenTexts  # noqa: E402
 from real.training.drafter_module import DrafterModule, SlotLoss  # noqa: E402
@@ -26,6 +29,7 @@ from real.training.keep import Keeper  # noqa: E402
 from real.training.language_model import LanguageModel  # noqa: E402
 from real.training.ranges import check_ranges  # noqa: E402
 from real.training.text_data import StdlibText  # noqa: E402
+from real.training.texts import shard_path  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
 from tests.real_training import THIRD_PARTY_WARNINGS, curves, make_texts, train  # noqa: E402
 
@@ -162,6 +166,42 @@ def test_texts_of_another_target_are_refused(
     monkeypatch.setattr(real.training.drafter_module, "logits_width", lambda model: 10)
     assert fit() == 2
     assert "another target wrote these texts" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_texts_to_check_by_are_refused_unless_nothing_is_checked(
+    fit: Callable[..., int], place: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    shutil.copy(shard_path(place[1], 0), texts)
+    assert fit(f"--data.folder={texts}", "--trainer.limit_val_batches=1") == 2
+    assert "no greedy text begun with held-out files" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert fit(f"--data.folder={texts}") == 0
+
+
+def test_a_language_model_that_does_not_fit_its_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "def add(first, second):\n    return first + second\n" * 20
+    documents = [Document(f"f{number}.py", text) for number in range(40)]
+    assert any(document.held_out for document in documents)
+    monkeypatch.setattr(real.training.text_data, "stdlib_documents", lambda: documents)
+    sizes = ("--model.layers=1", "--model.hidden=16", "--model.heads=2", "--model.kv_heads=1", "--model.window=32")
+    for vocabulary, length, message in (
+        (280, 33, "data.length=33: allowed is up to model.window, 32"),
+        (257, 16, "model.vocabulary=257: allowed is data.vocabulary, 280, or more"),
+    ):
+        status = train(
+            "--model=real.training.language_model.LanguageModel",
+            *(*sizes, f"--model.vocabulary={vocabulary}"),
+            "--data=real.training.text_data.StdlibText",
+            *("--data.vocabulary=280", f"--data.length={length}", "--data.batch=1"),
+            f"--keep.out={tmp_path / 'out'}",
+        )
+        assert status == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
