@@ -16,6 +16,8 @@ import yaml
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
+from analysis import claims
+from analysis.results import read_results
 from real.interleave import Comparison
 from real.paper import __main__ as command
 from real.paper import cells
@@ -67,6 +69,7 @@ def test_every_method_has_a_row_with_a_prediction(finished: Path) -> None:
     text = (finished / "table1.md").read_text()
     assert "T = 1" in text
     assert "| Exit lambda |" in text
+    assert f"{finished.name}: at most " in claims.table(read_results([finished]))
 
 
 def test_greedy_rows_emit_plain_decodings_tokens_and_sampled_ones_their_own(finished: Path) -> None:
