@@ -38,6 +38,7 @@ from real.target import Target
 from specsim.controllers import REGISTRY, Controller, Setting, build, parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
+from specsim.schema import MAX_DRAFT_LEN
 
 
 class Maker(Protocol):
@@ -169,8 +170,8 @@ def make_drafter(
     Raises:
         ConfigError: a drafting model that cannot be loaded or does not fit the target.
     """
-    if max_draft_len < 1:
-        raise ConfigError(f"max_draft_len {max_draft_len}: allowed: 1 or more")
+    if not 1 <= max_draft_len <= MAX_DRAFT_LEN:
+        raise ConfigError(f"max_draft_len {max_draft_len}: allowed: 1..{MAX_DRAFT_LEN}")
     if spec.name == NONE:
         return NoDrafter()
     if spec.name == PROMPT_LOOKUP:

@@ -76,7 +76,7 @@ def test_options(place: Path) -> None:
     ("more", "message"),
     [
         (",pass_rule=both", "pass_rule 'both': allowed: keep-first, per-length"),
-        (",block=1", "block size 1: allowed: 2 or more"),
+        (",block=1", "block is '1'; allowed: a whole number, 2..4096"),
         (",block=x", "block is 'x'; allowed: a whole number"),
         (",budget=3", "allowed: dflash:path=... or dflash:pass_rule=..."),
     ],

@@ -115,7 +115,7 @@ def test_parse_drafter():
         ("layer-skip:skip=1", "2", "not both"),
         ("layer-skip:ngram=2", None, "cannot read"),
         ("layer-skip:skip", None, "cannot read"),
-        ("prompt-lookup:ngram=0", None, "whole number >= 1"),
+        ("prompt-lookup:ngram=0", None, r"ngram is '0'; allowed: a whole number, 1\.\."),
         ("prompt-lookup", "1", "not to prompt-lookup"),
     ],
 )

@@ -57,7 +57,7 @@ def test_options(place: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "options", "message"),
     [
-        (",tree=0", {}, "tree is 0; allowed: 1"),
+        (",tree=0", {}, "tree is '0'; allowed: a whole number, 1.."),
         (",tree=x", {}, "tree is 'x'; allowed: a whole number"),
         (",topk=3", {}, "topk belong to a tree; give its most nodes"),
         (",leaves=3", {}, "allowed: eagle3:path=... or eagle3:tree=..."),

@@ -18,6 +18,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Final, Self, SupportsIndex
 
+from real.drafters.options import is_whole
 from specsim.errors import ConfigError
 from specsim.latency.forms import check_keys
 from specsim.paths import replace_file
@@ -36,7 +37,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     layers: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        if not is_whole(first) or (dash and not is_whole(last)) or (dash and int(last) < int(first)):
             raise ConfigError(f"layers {text!r}: cannot read {part!r}; write numbers and ranges, e.g. 9,12-15")
         if int(last or first) >= MOST_LAYERS:
             raise ConfigError(f"layers {text!r}: {part!r} goes beyond {MOST_LAYERS - 1}; no model has as many layers")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from real.drafters.layer_skip import check_layers, parse_layers
+from real.drafters.options import whole
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN
 from specsim.errors import ConfigError
 
@@ -87,10 +88,10 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
     if name == MODEL:
         return DrafterSpec(name=name, path=options["path"])
     if name == EARLY_EXIT:
-        first = _whole(name, "layers", options["layers"])
+        first = whole(name, "layers", options["layers"])
         return DrafterSpec(name=name, skip_layers=check_layers(range(first, n_layers), n_layers))
     if name == PROMPT_LOOKUP:
-        ngram = _whole(name, "ngram", options["ngram"]) if options else MAX_NGRAM_LEN
+        ngram = whole(name, "ngram", options["ngram"]) if options else MAX_NGRAM_LEN
         return DrafterSpec(name=name, max_ngram_len=ngram)
     if name == LAYER_SKIP:
         if len(options) + (skip_layers is not None) > 1:
@@ -127,9 +128,3 @@ def _skip_set(target: str, n_layers: int, options: Mapping[str, str], skip_layer
     if target not in DEFAULT_SKIP:
         raise ConfigError(f"layer-skip has no default skip set for {target!r}; name layers, e.g. layer-skip:skip=9-14")
     return check_layers(DEFAULT_SKIP[target], n_layers)
-
-
-def _whole(name: str, key: str, value: str) -> int:
-    if not value.isdigit() or int(value) < 1:
-        raise ConfigError(f"{name}: {key} is {value!r}; allowed: a whole number >= 1")
-    return int(value)

@@ -30,6 +30,7 @@ from real.drafters.base import Drafter
 from real.drafters.dflash import KEEP_FIRST, BlockDenoiser, SlotPasses
 from real.drafters.dflash_load import load_dflash
 from real.drafters.dflash_net import DFlashNetwork
+from real.drafters.options import whole
 from real.draws import Draws
 from real.models import Loaded
 from real.verify import Draft, Processor, Proposal
@@ -129,11 +130,10 @@ class _Trees(Drafter):
 
     def _filled(self, depth: int) -> Likeliest | None:
         """The likeliest tokens of the first `depth` positions, or of those that can be had; None: none can."""
-        kept, depth = self.network.kept_ids, self.slots.possible(depth)
+        depth = self.slots.possible(depth)
         for first, logits in self.slots.upto(depth):
             q, places = likeliest(logits, self.budget)
-            ids = places if kept is None else kept[places]
-            new = Likeliest(q.cpu().numpy(), ids.cpu().numpy())
+            new = Likeliest(q.cpu().numpy(), self.network.ids_of(places).cpu().numpy())
             self._top = new if self._top is None else self._top.first(first).then(new)
         return None if self._top is None else self._top.first(depth)
 
@@ -230,12 +230,10 @@ def make_ddtree(
             f"ddtree: draft sampling {sampling!r}; allowed: greedy. The nodes of a tree are chosen, which is lossless "
             "at any temperature"
         )
-    budget, limit = options.get("budget", str(BUDGET)), options.get("limit", NODES)
-    if not budget.isdigit():
-        raise ConfigError(f"ddtree: budget is {budget!r}; allowed: a whole number of nodes, 1..{MAX_DRAFT_LEN}")
+    budget, limit = whole("ddtree", "budget", options.get("budget", str(BUDGET))), options.get("limit", NODES)
     if limit not in LIMITS:
         raise ConfigError(f"ddtree: limit is {limit!r}; allowed: {', '.join(LIMITS)}")
     network = load_dflash(options["path"], loaded.model, device=loaded.device, dtype=loaded.dtype)
     kind = NodeTrees if limit == NODES else DepthTrees
     name = f"ddtree:{','.join(f'{key}={value}' for key, value in options.items())}"
-    return kind(network, loaded.model, name=name, budget=int(budget), depth=max_draft_len)
+    return kind(network, loaded.model, name=name, budget=budget, depth=max_draft_len)

@@ -52,7 +52,7 @@ class TreeProposer:
         for group, logits in TextBlocks(network, drafter.model, text).logits(starts[rows], drafter.slots.block_len):
             fill(chains, rows[group], 0, logits, network)
             q, places = likeliest(logits[:, :depth], drafter.budget)
-            ids = places if network.kept_ids is None else network.kept_ids[places]
+            ids = network.ids_of(places)
             top_q[rows[group]], top_ids[rows[group]] = q, ids
         return TreeDrafts(**vars(chains), top_q=top_q, top_ids=top_ids)
 

@@ -24,9 +24,11 @@ import torch
 
 from real.cache import KVCache
 from real.drafters.base import Drafter
+from real.drafters.config_values import MOST_BLOCK
 from real.drafters.dflash_load import load_dflash
 from real.drafters.dflash_net import DFlashNetwork, embedding_of, head_of
 from real.drafters.model import DRAFT_SAMPLING
+from real.drafters.options import whole
 from real.draws import Draws
 from real.models import Loaded
 from real.target import make_tap
@@ -230,9 +232,7 @@ def make_dflash(
     Raises:
         ConfigError: an option that is not allowed, or a checkpoint that is broken or of another target.
     """
-    block = options.get("block")
-    if block is not None and not block.isdigit():
-        raise ConfigError(f"dflash: block is {block!r}; allowed: a whole number >= 2")
+    block = whole("dflash", "block", options["block"], low=2, high=MOST_BLOCK) if "block" in options else None
     network = load_dflash(options["path"], loaded.model, device=loaded.device, dtype=loaded.dtype)
     return DFlashDrafter(
         network,
@@ -241,7 +241,7 @@ def make_dflash(
         max_draft_len=max_draft_len,
         sampling=sampling,
         pass_rule=options.get("pass_rule", KEEP_FIRST),
-        block_size=None if block is None else int(block),
+        block_size=block,
     )
 
 
@@ -255,7 +255,7 @@ def first_choice(network: DFlashNetwork, logits: torch.Tensor) -> tuple[torch.Te
     chosen = logits.argmax(dim=-1)
     scores = logits.float()
     q = (scores.gather(-1, chosen[..., None])[..., 0] - scores.logsumexp(dim=-1)).exp()
-    return chosen if network.kept_ids is None else network.kept_ids[chosen], q
+    return network.ids_of(chosen), q
 
 
 def full_width(network: DFlashNetwork, logits: torch.Tensor) -> torch.Tensor:

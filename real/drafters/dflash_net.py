@@ -315,6 +315,10 @@ class DFlashNetwork(nn.Module):
         cap = self.config.final_logit_softcapping
         return torch.tanh(scores / cap) * cap if cap > 0 else scores
 
+    def ids_of(self, places: torch.Tensor) -> torch.Tensor:
+        """int64[...] the target's ids of int64[...] places among the R ids the network drafts."""
+        return places if self.kept_ids is None else self.kept_ids[places]
+
     def _rotary(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotary:
         """Cosines and sines, [B, N, head_dim] each, computed in float32 whatever the network's dtype."""
         if self._frequencies.device != positions.device:

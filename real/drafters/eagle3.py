@@ -21,12 +21,16 @@ from real.drafters.base import Drafter
 from real.drafters.eagle3_load import load_eagle3
 from real.drafters.eagle3_net import Eagle3Net
 from real.drafters.model import DRAFT_SAMPLING
+from real.drafters.options import whole
 from real.draws import Draws
 from real.models import Loaded
 from real.target import make_tap
 from real.verify import Draft, Processor, process, text_for
 from specsim.errors import ConfigError
 from specsim.schema import MAX_DRAFT_LEN
+
+# Of a tree's nodes, levels and children: a level has topk squared candidates and widens its mask by as many columns.
+MOST = {"tree": MAX_DRAFT_LEN, "depth": 256, "topk": 256}
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 
@@ -193,8 +197,8 @@ class Eagle3Tree(Drafter):
         self, net: Eagle3Net, model: Any, *, name: str, size: int = 59, depth: int = 8, top_k: int = 10
     ) -> None:
         for what, number in (("tree", size), ("depth", depth), ("topk", top_k)):
-            if not 1 <= number <= MAX_DRAFT_LEN:
-                raise ConfigError(f"eagle3: {what} is {number}; allowed: 1..{MAX_DRAFT_LEN}")
+            if not 1 <= number <= MOST[what]:
+                raise ConfigError(f"eagle3: {what} is {number}; allowed: 1..{MOST[what]}")
         self.net, self.name = net, name
         self.top_k, self.depth, self._levels = min(top_k, net.config.draft_vocab_size), depth, depth
         # The first level has top_k nodes, every other one top_k squared that compete.
@@ -272,10 +276,7 @@ def make_eagle3(
     Raises:
         ConfigError: an option that is not allowed, or a checkpoint that is broken or of another target.
     """
-    numbers = {key: value for key, value in options.items() if key != "path"}
-    for key, value in numbers.items():
-        if not value.isdigit():
-            raise ConfigError(f"eagle3: {key} is {value!r}; allowed: a whole number >= 1")
+    numbers = {key: whole("eagle3", key, options[key], high=most) for key, most in MOST.items() if key in options}
     if numbers and "tree" not in numbers:
         raise ConfigError(f"eagle3: {', '.join(numbers)} belong to a tree; give its most nodes as well, e.g. tree=59")
     if numbers and sampling != "greedy":
@@ -286,7 +287,5 @@ def make_eagle3(
     name = f"eagle3:{','.join(f'{key}={value}' for key, value in options.items())}"
     if not numbers:
         return Eagle3Chain(net, loaded.model, name=name, max_draft_len=max_draft_len, sampling=sampling)
-    depth, top_k = int(numbers.get("depth", "8")), int(numbers.get("topk", "10"))
-    return Eagle3Tree(
-        net, loaded.model, name=name, size=int(numbers["tree"]), depth=min(depth, max_draft_len), top_k=top_k
-    )
+    depth, top_k = min(numbers.get("depth", 8), max_draft_len), numbers.get("topk", 10)
+    return Eagle3Tree(net, loaded.model, name=name, size=numbers["tree"], depth=depth, top_k=top_k)

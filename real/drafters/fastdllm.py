@@ -33,6 +33,7 @@ from real.cache import KVCache, forward
 from real.compat import logits_width
 from real.drafters.base import Drafter
 from real.drafters.fastdllm_load import check_block_model, load_block_model
+from real.drafters.options import fraction, whole
 from real.draws import Draws
 from real.models import Loaded
 from real.verify import Draft, Processor
@@ -40,11 +41,6 @@ from specsim.errors import ConfigError
 from specsim.passes import PassRecord
 
 MASKED = -1  # in place of a token that is not fixed yet
-NUMBERS = (
-    ("threshold", float, "a number from 0 to 1"),
-    ("block", int, "a whole number >= 1"),
-    ("small", int, "a whole number that divides the drafter's block"),
-)
 
 
 class Fixed(NamedTuple):
@@ -286,13 +282,11 @@ def make_fastdllm(
             "their values, and later ones before earlier ones, so that the law of a drawn token given those before it "
             "is not known and verification could not be exact. Greedy drafts are lossless at any temperature"
         )
-    numbers: dict[str, Any] = {}
-    for key, kind, allowed in NUMBERS:
-        if key in options:
-            try:
-                numbers[key] = kind(options[key])
-            except ValueError:
-                raise ConfigError(f"fastdllm: {key} is {options[key]!r}; allowed: {allowed}") from None
+    numbers: dict[str, Any] = {
+        key: whole("fastdllm", key, options[key]) for key in ("block", "small") if key in options
+    }
+    if "threshold" in options:
+        numbers["threshold"] = fraction("fastdllm", "threshold", options["threshold"])
     if options.get("dual", "0") not in ("0", "1"):
         raise ConfigError(f"fastdllm: dual is {options['dual']!r}; allowed: 0 or 1")
     found = load_block_model(options["path"], dtype=loaded.dtype, device=loaded.device)

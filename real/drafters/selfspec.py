@@ -27,6 +27,7 @@ from real.builders.arm import Arm, cost_order, read_arms
 from real.cache import forward
 from real.drafters.base import Drafter
 from real.drafters.family import Family, FixedArms, Observation
+from real.drafters.options import fraction, whole
 from real.drafters.spine import MOST_CANDIDATES, Spine, likeliest
 from real.drafters.subblocks import SubBlocks
 from real.draws import Draws
@@ -169,14 +170,14 @@ def make_selfspec(
         raise ConfigError(f"self: tree is {options['tree']!r}; allowed: {PUBLISHED}")
     blocks = SubBlocks(loaded.model)
     arms, named = _arms(options, blocks)
-    length = _length(options, max_draft_len)
+    length = whole("self", "length", options.get("length", str(min(DRAFT_LEN, max_draft_len))), high=max_draft_len)
     return SelfDrafter(
         blocks,
         FixedArms(arms),
         name=f"self:{','.join(f'{key}={value}' for key, value in {**options, **named}.items())}",
         max_draft_len=max_draft_len if len(arms) == 1 and "length" not in options else length,
         arm_draft_len=length,
-        stop=_probability(options["stop"]) if "stop" in options else None,
+        stop=fraction("self", "stop", options["stop"]) if "stop" in options else None,
         stop_ids=loaded.stop_ids,
         tree="tree" in options,
     )
@@ -196,20 +197,3 @@ def _arms(options: Mapping[str, str], blocks: SubBlocks) -> tuple[list[Arm], dic
     arms = cost_order(file.arms, attention=blocks.attention, mlp=blocks.mlp)
     digest = hashlib.sha256(" ".join(map(str, arms)).encode()).hexdigest()[:8]
     return arms, {"arms": f"{Path(options['arms']).name}#{digest}"}
-
-
-def _length(options: Mapping[str, str], max_draft_len: int) -> int:
-    text = options.get("length", str(min(DRAFT_LEN, max_draft_len)))
-    if not text.isdecimal() or not 1 <= int(text) <= max_draft_len:
-        raise ConfigError(f"self: length is {text!r}; allowed: 1..{max_draft_len}, the longest draft")
-    return int(text)
-
-
-def _probability(text: str) -> float:
-    try:
-        stop = float(text)
-    except ValueError:
-        stop = math.nan
-    if not 0.0 <= stop <= 1.0:
-        raise ConfigError(f"self: stop is {text!r}; allowed: a probability, 0 to 1")
-    return stop
