@@ -10,6 +10,7 @@ Owns the scores, the choice of tokens and families of such choices. Knows no mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -99,16 +100,16 @@ def share_of_top(scores: ArrayLike, fraction: float) -> float:
 def spread(available: int, count: int) -> Ranks:
     """`count` evenly spaced ranks among `available`, the first and the last included; one alone is the first.
 
-    As torch's integer linspace: steps in float64 from either end to the middle, cut to whole numbers.
+    As torch's integer linspace on machines that fuse multiplication and addition: steps in float64 from either end to
+    the middle, cut to whole numbers.
     """
-    if count == 0:
-        return np.zeros(0, np.int64)
-    if count == 1:
-        return np.zeros(1, np.int64)
-    last, step = available - 1, (available - 1) / (count - 1)
-    number = np.arange(count)
-    up, down = step * number, last - step * (count - 1 - number)
-    return np.where(number < count // 2, up, down).astype(np.int64)
+    if count < 2:
+        return np.zeros(count, np.int64)
+    last, step, half = available - 1, (available - 1) / (count - 1), count // 2
+    up = [int(step * k) for k in range(half)]
+    # Rounded once, after the exact difference: that is what fusing means.
+    down = [int(float(last - Fraction(step) * (count - 1 - k))) for k in range(half, count)]
+    return np.array(up + down, np.int64)
 
 
 def two_stage(
