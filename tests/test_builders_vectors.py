@@ -27,7 +27,6 @@ def test_all_cases_agree(shared: Path) -> None:
     found = cases(shared)
     assert set(HANDLERS) <= {(name, component) for name, component, _, _ in found}
     results = [(case_id, run_case(name, component, case)) for name, component, case_id, case in found]
-    assert len(results) == 89
     assert [result for result in results if result[1][0] != "ok"] == []
 
 
