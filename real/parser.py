@@ -1,14 +1,17 @@
 """The parser of the Lightning command lines, whose refusals are one line.
 
 jsonargparse answers a mistake with the usage of every key and an indented tree of what it tried. Here a mistake is a
-ConfigError that names the key, what was found and what is allowed.
+ConfigError that names the key, what was found and what is allowed; what the Trainer refuses when it is made, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser
 
 from specsim.errors import ConfigError
@@ -44,6 +47,15 @@ class OneLineParser(LightningArgumentParser):
             return super().parse_args(*args, **kwargs)
         except (ValueError, OSError) as error:  # a file that is no text, for example
             self.error(str(error), error)
+
+
+@contextlib.contextmanager
+def trainer_refusals() -> Iterator[None]:
+    """Turn what a Trainer raises over its settings into a ConfigError of one line."""
+    try:
+        yield
+    except (MisconfigurationException, ValueError, ImportError) as error:  # the last of hardware without its package
+        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
 
 
 def one_line(message: str) -> str:

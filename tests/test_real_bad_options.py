@@ -15,11 +15,13 @@ from real.drafters.choose import KEYS, parse_drafter  # noqa: E402
 from real.drafters.dflash_load import save_dflash  # noqa: E402
 from real.drafters.eagle3_load import save_eagle3  # noqa: E402
 from real.drafters.options import fraction, whole  # noqa: E402
+from real.generation import Speculative  # noqa: E402
 from real.models import Loaded, load_target  # noqa: E402
 from real.session import make_drafter  # noqa: E402
 from specsim.errors import ConfigError, run_cli  # noqa: E402
 from tests.dflash_tiny import tiny_dflash  # noqa: E402
 from tests.real_eagle3 import random_head, tiny_config  # noqa: E402
+from tests.real_runs import THIRD_PARTY_WARNINGS, run  # noqa: E402
 from tests.real_tiny import save_tiny  # noqa: E402
 from tests.test_real_fastdllm_load import save_own  # noqa: E402
 
@@ -57,6 +59,8 @@ def loaded(place: Path) -> Loaded:
 
 
 def spelled(place: Path, name: str, more: str = "") -> str:
+    if name not in FOLDERS:
+        return f"{name}:{more}"
     return f"{name}:path={place / FOLDERS[name]}{more}"
 
 
@@ -122,18 +126,17 @@ COMMANDS = {
     "validate": (validate.main, ["--repeats", "2", "--controllers", "static:length=2"]),
     "probe": (probe.main, ["--latency-repeats", "0"]),
 }
+REFUSED = [
+    *(("fastdllm", f",threshold={bad}") for bad in ("nan", "-1", "2")),
+    *(("ddtree", more) for more in (",budget=0", ",budget=1000000000", ",limit=foo", ",budget=²")),
+    *(("eagle3", more) for more in (",tree=9,depth=0", ",tree=0", ",tree=9,topk=1000", ",branches=3")),
+    *(("dflash", more) for more in (",block=1000000000", ",block=²", "/nowhere", "\nline")),
+    *(("self", more) for more in ("skip=a99", "skip=a1,stop=nan", "skip=a1,length=0", "arms=nowhere.json", "stop=0.5")),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        *(("fastdllm", f",threshold={bad}") for bad in ("nan", "-1", "2")),
-        *(("ddtree", more) for more in (",budget=0", ",budget=1000000000", ",limit=foo", ",budget=²")),
-        *(("eagle3", more) for more in (",tree=9,depth=0", ",tree=0", ",tree=9,topk=1000", ",branches=3")),
-        *(("dflash", more) for more in (",block=1000000000", ",block=²", "/nowhere", "\nline")),
-    ],
-)
+@pytest.mark.parametrize(("name", "more"), REFUSED)
 def test_commands_refuse_in_one_line(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, more: str
 ) -> None:
@@ -152,3 +155,39 @@ def test_commands_refuse_in_one_line(
     assert told.startswith("error: ")
     assert "\n" not in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY_WARNINGS)
+@pytest.mark.parametrize(
+    ("name", "more", "out"),
+    [*((*refused, "out") for refused in REFUSED[::3]), (*REFUSED[0], "new/out"), (*REFUSED[0], None)],
+)
+def test_comparisons_refuse_in_one_line(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    more: str,
+    out: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calibrate, "measure", lambda *_, **__: pytest.fail("measured"))
+    words = [f"--model.target={place / 'tiny'}", f"--model.drafter={spelled(place, name, more)}"]
+    words += [f"--data.dataset={place / 'prompts.jsonl'}", "--trainer.accelerator=cpu", "--track.mode=disabled"]
+    assert run("test", *words, *([] if out is None else [f"--record.out={out}"])) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.startswith("error: ")
+    assert "\n" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "more"), REFUSED)
+def test_generate_refuses_in_one_line(place: Path, loaded: Loaded, name: str, more: str) -> None:
+    speculative = Speculative(
+        drafter=spelled(place, name, more), controller="static:length=2", tokenizer=loaded.tokenizer
+    )
+    for _ in range(2):  # what was refused is not kept either
+        with pytest.raises(ConfigError) as found:
+            loaded.model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, custom_generate=speculative)
+        assert str(found.value).isprintable()

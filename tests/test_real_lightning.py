@@ -219,6 +219,12 @@ def test_there_are_configs() -> None:
         (["--data.dataset", "humanevil"], "did you mean 'humaneval'"),
         (["--model.target", "no/such/folder"], "cannot be loaded"),
         (["--trainer.accelerator", "abacus"], "invalid accelerator"),
+        (["--trainer.accelerator", "tpu"], "trainer: "),
+        (["--trainer.devices", "0"], "trainer: "),
+        (["--model.targ", "x"], "--model.targ x"),  # no beginning of a key will do
+        (["--model.max_new_tokens", "many"], "model.max_new_tokens: allowed: int; found many"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--nothing", "1"], "--nothing 1"),
         (["--track.traces", "[missing.parquet]"], "missing.parquet is not a file"),
     ],
 )
@@ -234,7 +240,10 @@ def test_what_cannot_be_run_exits_with_2(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "more.yaml").write_text("surprise: 1\n")
     assert run("test", "--config", str(place), "--record.out", "refused", *args) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert not (tmp_path / "refused").exists()  # else the corrected command would find other settings there
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from rich.console import Console
@@ -18,8 +17,8 @@ from real.lightning.module import DecodeModule
 from real.lightning.progress import ProgressLines
 from real.lightning.record import Recorder
 from real.lightning.track import WandbTracker
+from real.parser import OneLineParser, trainer_refusals
 from real.results import results_table
-from specsim.errors import ConfigError
 
 TRAINER_DEFAULTS = {
     "devices": 1,
@@ -43,6 +42,7 @@ class RunCLI(LightningCLI):
             save_config_callback=None,  # the recorder writes it, once it knows that the folder is free
             trainer_defaults={**TRAINER_DEFAULTS, "callbacks": ProgressLines()},
             seed_everything_default=False,  # all randomness is keyed
+            parser_class=OneLineParser,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             parser_kwargs={
@@ -62,10 +62,8 @@ class RunCLI(LightningCLI):
         parser.add_lightning_class_args(WandbTracker, "track")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        try:
+        with trainer_refusals():
             return super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, ValueError) as error:
-            raise ConfigError(f"trainer: {error}") from error
 
     def after_instantiate_classes(self) -> None:
         self.recorder: Recorder = self._get(self.config_init, "record")

@@ -52,7 +52,7 @@ class Recorder(Callback):
         self.folder: RunFolder | None = None
         self.config_text: str | None = None
         self._kept: set[int] = set()
-        self._made = False
+        self._made: list[Path] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         module, data = _ours(trainer, pl_module)
@@ -68,7 +68,8 @@ class Recorder(Callback):
 
     def _open(self, path: Path, settings: dict[str, Any]) -> None:
         try:
-            self._made = not path.exists()
+            if not path.exists() or not any(path.iterdir()):
+                self._made = [path, *(parent for parent in path.parents if not parent.exists())]
             path.parent.mkdir(parents=True, exist_ok=True)
             self.folder = RunFolder(path, settings, force=self.force, reopen=True)
         except OSError as error:
@@ -143,6 +144,8 @@ class Recorder(Callback):
         with suppress(OSError):
             (self.folder.path / CONFIG).unlink(missing_ok=True)
             self.folder.remove()
+            for parent in self._made[1:]:
+                parent.rmdir()
 
     def _finish(self, folder: RunFolder, module: DecodeModule) -> None:
         assert module.session is not None

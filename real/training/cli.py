@@ -10,16 +10,14 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from real.models import MAX_THREADS
-from real.parser import OneLineParser
+from real.parser import OneLineParser, trainer_refusals
 from real.training.keep import Keeper
 from real.training.module import TrainModule
 from real.training.ranges import COUNT, NOT_NEGATIVE, SEED, check_ranges, only
@@ -102,17 +100,12 @@ class TrainCLI(LightningCLI):
         simple: dict[str, Any] = {
             key: value for key, value in config["trainer"].items() if isinstance(value, (str, int, float))
         }
-        self._made(lambda: Trainer(**simple))
+        with trainer_refusals():
+            Trainer(**simple)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        return self._made(lambda: super(TrainCLI, self).instantiate_trainer(**kwargs))
-
-    @staticmethod
-    def _made(make: Callable[[], Trainer]) -> Trainer:
-        try:
-            return make()
-        except (MisconfigurationException, ValueError, ImportError) as error:
-            raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
+        with trainer_refusals():
+            return super().instantiate_trainer(**kwargs)
 
     def instantiate_classes(self) -> None:
         try:
