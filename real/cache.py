@@ -13,11 +13,12 @@ keep every key and are limited by their mask, so taking tokens back cannot lose 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from real.vision.prompt import VisionPrompt
 from specsim.errors import ConfigError
 
 FIRST_CAPACITY = 256
@@ -35,12 +36,16 @@ class KVCache:
         capacity: token positions the sequence may reach.
         static: allocate the whole capacity at once and show all of it to attention (what was not written is hidden by
             the mask), so that shapes stay the same from call to call.
+
+    Attributes:
+        shift: rotary position of a token less its place in the text. Not 0 behind pictures, which take fewer positions
+            than tokens (`real.vision.prompt`); places, masks and windows count tokens all the same.
     """
 
     is_compileable = False
 
     def __init__(self, capacity: int, *, static: bool = False) -> None:
-        self.capacity, self.static = capacity, static
+        self.capacity, self.static, self.shift = capacity, static, 0
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._lengths: dict[int, int] = {}
@@ -103,6 +108,11 @@ class KVCache:
         self.crop_to(start + len(places))
         self._positions = None
 
+    def append_rows(self, source: KVCache, rows: torch.Tensor) -> None:
+        """Append copies of what another cache holds at some places (int64[n]), in each layer that has written there."""
+        for layer, keys in source._keys.items():
+            self.update(keys[:, :, rows], source._values[layer][:, :, rows], layer)
+
     def place(self, position_ids: torch.Tensor | None, new: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Note where `new` coming tokens sit; (int64[new] their positions, int64[held + new] those of all slots)."""
         held = self.length
@@ -129,6 +139,7 @@ def forward(
     position_ids: torch.Tensor | None = None,
     visible: torch.Tensor | None = None,
     keep: int = 0,
+    prompt: VisionPrompt | None = None,
 ) -> torch.Tensor:
     """Run new tokens of one sequence through a causal language model and append them to the cache.
 
@@ -139,6 +150,7 @@ def forward(
         position_ids: int64[new]; default: they follow the cached tokens.
         visible: bool[new, cached + new], True where a new token sees a cached or new one; default: causal.
         keep: logits of only the last `keep` new tokens (0: all).
+        prompt: a prompt with pictures, of which `input_ids` is the beginning up to any token behind the last picture.
 
     Returns:
         float[new or keep, vocabulary] logits.
@@ -150,14 +162,20 @@ def forward(
         kind: _additive(_visible(visible, new, past, positions, slots, window), dtype, device, new, past, cache)
         for kind, window in attention_windows(model).items()
     }
+    pictures: Mapping[str, torch.Tensor] = {}
+    rotary = (positions + cache.shift if cache.shift else positions)[None]
+    if prompt is not None:
+        pictures = prompt.inputs
+        rotary = positions[None] if prompt.positions is None else prompt.positions[:, None, :new]
     output = model(
         input_ids=input_ids[None],
-        position_ids=positions[None],
+        position_ids=rotary,
         # One mask when all layers look the same way, else one per kind: both forms the library hands on unchanged.
         attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
         use_cache=True,
         logits_to_keep=keep,
-        **{_cache_argument(model): cache},
+        **pictures,
+        **{cache_argument(model): cache},
     )
     return output.logits[0]
 
@@ -269,7 +287,7 @@ def _logits_two_ways(model: Any, static: bool) -> tuple[torch.Tensor, torch.Tens
     return plain, forward(model, ids[5:], cache).float()
 
 
-def _cache_argument(model: torch.nn.Module) -> str:
+def cache_argument(model: torch.nn.Module) -> str:
     """`cache` (transformers 5.24) or `past_key_values` (before); the renamed one still works, but warns."""
     kind = type(model)
     if kind not in _CACHE_ARGUMENT:

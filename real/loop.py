@@ -34,6 +34,7 @@ from real.draws import Draws, KeyedDraws
 from real.target import Target
 from real.tree import paths, walk_greedy, walk_sampling, within
 from real.verify import Draft, Processor, Proposal, process, text_for, verify_greedy, verify_sampling
+from real.vision.prompt import VisionPrompt, ids_of
 from specsim.controllers import Controller
 from specsim.errors import ConfigError, SpecsimError
 from specsim.kernel import passes_for, served
@@ -177,7 +178,7 @@ def decode(
     target: Target,
     drafter: Drafter,
     controller: OnlineController,
-    prompt: torch.Tensor,
+    prompt: torch.Tensor | VisionPrompt,
     settings: Settings,
     *,
     request: int = 0,
@@ -190,7 +191,7 @@ def decode(
     Args:
         target, drafter: may hold an earlier request; both begin anew.
         controller: its `start_request` is called, so that state lasts as long as its rule says.
-        prompt: int64[P], P >= 1, on the target's device.
+        prompt: int64[P], P >= 1, on the target's device; or with pictures, see `real.vision`.
         settings: limits, stops, sampling.
         request: number of the request; with the seed, the key of its randomness.
         clock: default: the one for the target's device.
@@ -202,17 +203,18 @@ def decode(
         NotFiniteError: logits of NaN or infinity.
     """
     check_pair(controller.controller, drafter)
-    _check_prompt(prompt, target)
+    ids = ids_of(prompt)
+    _check_prompt(ids, target)
     clock = clock or clock_for(target.device)
     draws = draws or KeyedDraws(settings.seed, request)
-    text, result = prompt.tolist(), Decoded(prompt_len=len(prompt))
+    text, result = ids.tolist(), Decoded(prompt_len=len(ids))
     longest = max(drafter.max_draft_len, drafter.max_scored_len)
-    capacity = len(prompt) + settings.max_new_tokens + longest + 1
+    capacity = len(ids) + settings.max_new_tokens + longest + 1
     if target.window is not None:
         capacity = min(capacity, target.window + longest + 1)
     started = perf_counter()
     target.start(prompt, capacity, drafter.tap, drafter.loan)
-    drafter.start(prompt, capacity, draws, settings.processors)
+    drafter.start(ids, capacity, draws, settings.processors)
     controller.start_request(request)
     clock.start()
     result.prefill_s = perf_counter() - started
@@ -220,12 +222,12 @@ def decode(
     while not result.reason:
         pos = len(result.output)
         arm, want = controller.begin(pos, len(text))
-        draft, row = _draft(drafter, controller, arm, want, room, pos, clock, prompt.device)
+        draft, row = _draft(drafter, controller, arm, want, room, pos, clock, ids.device)
         clock.enter()
         # A tree may be deeper than what can still become output.
         scored = within(draft.first(row.submitted_len), room)
         row.scored_len = len(scored.tokens)
-        last = torch.tensor(text[-1:], device=prompt.device)
+        last = torch.tensor(text[-1:], device=ids.device)
         logits = target.score(torch.cat([last, scored.tokens]), scored.parents)
         new, path = _verify(scored, logits, text, settings, draws, pos)
         clock.leave(VERIFY)

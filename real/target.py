@@ -14,6 +14,7 @@ import torch
 
 from real.cache import CACHES, KVCache, check_model, forward
 from real.tree import depths, visible
+from real.vision.prompt import VisionPrompt, ids_of
 from specsim.errors import ConfigError
 
 
@@ -90,25 +91,34 @@ class Target:
         """
         return make_tap(self.model, layers)
 
-    def start(self, prompt: torch.Tensor, capacity: int, tap: Tap | None = None, loan: Loan | None = None) -> None:
-        """Take in all of the prompt (int64[P], P >= 1) but its last token, which the first round scores.
+    def start(
+        self,
+        prompt: torch.Tensor | VisionPrompt,
+        capacity: int,
+        tap: Tap | None = None,
+        loan: Loan | None = None,
+    ) -> None:
+        """Take in all of the prompt (P >= 1 tokens) but its last token, which the first round scores.
 
         Args:
-            prompt: int64[P], P >= 1.
+            prompt: int64[P], or with pictures, which are taken in at once; only a model that `real.vision.load` made
+                can see them.
             capacity: tokens that prompt, output and a draft can reach together.
             tap: what the drafter reads of this request.
             loan: how the drafter gets at the cache; the prompt is then taken in at once, for it to build on.
         """
-        self._cache, self._waiting, self._tap = KVCache(capacity, static=self._static), prompt[:-1], tap
-        self._lent, self._held = loan is not None, len(prompt) - 1
+        ids, seen = ids_of(prompt), prompt if isinstance(prompt, VisionPrompt) else None
+        self._cache, self._waiting, self._tap = KVCache(capacity, static=self._static), ids[:-1], tap
+        self._cache.shift = 0 if seen is None else seen.shift
+        self._lent, self._held = loan is not None, len(ids) - 1
         self._features: torch.Tensor | None = None
         if loan is not None:
             loan.cache = self._cache
         if tap is not None:
             tap.clear()
-        if len(prompt) > 1 and (self._lent or not self._merge):
-            self._forward(prompt[:-1], keep=1)
-            self._waiting = prompt[:0]
+        if len(ids) > 1 and (self._lent or seen is not None or not self._merge):
+            self._forward(ids[:-1], keep=1, prompt=seen)
+            self._waiting = ids[:0]
             if tap is not None and self._features is not None:
                 tap.add(self._features)
 

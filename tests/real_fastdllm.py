@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import DynamicCache
 
-from real.cache import _cache_argument
+from real.cache import cache_argument
 from real.drafters.fastdllm import FastDLLMDrafter
 from tests.real_tiny import VOCABULARY, tiny_family
 
@@ -135,7 +135,7 @@ def in_block(model: Any, line: list[int], low: int, stale: list[int]) -> torch.T
     """Logits of a small block that sees the other tokens as they were in a pass over `stale`."""
     cache: Any = DynamicCache()
     of = torch.arange(len(stale)) // BLOCK
-    given: Any = {_cache_argument(model): cache}
+    given: Any = {cache_argument(model): cache}
     model(input_ids=torch.tensor([stale]), attention_mask=additive(of[None, :] <= of[:, None]), **given)
     others = [p for p in range(len(stale)) if not low <= p < low + SMALL]
     for layer in cache.layers:
