@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from real.builders.arm import Arm
+from real.cache import KVCache
 
 
 class Observation(NamedTuple):
@@ -44,6 +45,13 @@ class Family(Protocol):
     def start(self, prompt: torch.Tensor) -> None:
         """Begin a request (prompt int64[P])."""
         ...
+
+    def look(self, prompt: torch.Tensor, cache: KVCache) -> None:
+        """The target has taken in the prompt but its last token, into this cache; asked after `start`."""
+
+    def view(self, number: int, cache: KVCache) -> KVCache:
+        """What draft passes of an arm look back on in a round, and append to: the target's cache, if nothing else."""
+        return cache
 
     def arm(self, number: int) -> Arm:
         """An arm; one made on the way can be asked for once the rounds before it were observed."""

@@ -92,6 +92,7 @@ class SelfDrafter(Drafter):
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         self._last = prompt[-1:]
         self.family.start(prompt)
+        self.family.look(prompt, self._loan.cache)
         self._begin()
 
     def propose(self, count: int, arm: int) -> Proposal:
@@ -123,16 +124,16 @@ class SelfDrafter(Drafter):
                 f"drafter {self.name}: the controller chose arm {arm}; there are 0..{self.family.size - 1}"
             )
         self._arm, self._chosen = arm, self.family.arm(arm)
-        self._model = self._shortened(self._chosen)
+        self._model, self._view = self._shortened(self._chosen), self.family.view(arm, self._loan.cache)
 
     def _pass(self) -> None:
         """One more token."""
         read = self._tokens[-1] if self._tokens else self._last
         if self.family.wants_states:
-            logits, states = self.blocks.states(self._model, self._chosen, read, self._loan.cache)
+            logits, states = self.blocks.states(self._model, self._chosen, read, self._view)
             self._states.append(states)
         else:
-            logits = forward(self._model, read, self._loan.cache, keep=1)
+            logits = forward(self._model, read, self._view, keep=1)
         if self._tree:
             q, ids = likeliest(logits[0])
             self._tops.append(q)
