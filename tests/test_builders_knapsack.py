@@ -137,6 +137,11 @@ def test_nothing_survives_a_limit_that_nothing_meets():
     assert found.entering == (1, 0)
 
 
+def test_a_state_at_the_limit_survives():
+    net = network(np.zeros((2, 2, 2)), np.array([[1.0, 0.0]]))
+    assert len(search(net[1], net[0], [1, 1], 2, theta=1.0).paths) == 3
+
+
 @pytest.mark.parametrize(
     ("weights", "budget", "message"), [([0, 1], 1, "weights"), ([1, 1], -1, "budget"), ([1], 1, "3 states")]
 )
