@@ -30,6 +30,7 @@ from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Settings, decode
 from real.models import DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
+from real.options import SEED
 from real.session import ANY_LATENCY, Session
 from real.target import Target
 from specsim.errors import run_cli
@@ -166,7 +167,7 @@ def table(tallies: dict[str, Tally]) -> Table:
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="CPU threads of torch.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=SEED, default=0, show_default=True)
 def main(
     *,
     target: str,

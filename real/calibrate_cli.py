@@ -15,6 +15,7 @@ from rich.table import Table
 from real.data import encode, load_prompts
 from real.measure import most_new_tokens
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded
+from real.options import SEED
 from real.session import open_session
 from real.trace_latency import measure_latency
 from specsim.errors import ConfigError
@@ -82,7 +83,7 @@ def times_table(report: FitReport) -> Table:
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
 @click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="CPU threads of torch.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of texts and order.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of texts and order.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Latency file to write.")
 @click.option("--force", is_flag=True, help="Replace --out.")
 def main(

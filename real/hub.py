@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from real.places import reason_of
 from specsim.errors import ConfigError
 
 HUB = "hub:"
@@ -67,9 +68,8 @@ def hub_rows(dataset: HubDataset) -> Iterator[dict[str, Any]]:
     try:
         rows = datasets.load_dataset(dataset.name, dataset.config, split=dataset.split)
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"dataset hub:{dataset.name}: cannot be loaded ({reason}); check name, config and split "
+            f"dataset hub:{dataset.name}: cannot be loaded ({reason_of(error)}); check name, config and split "
             f"{dataset.split!r}, and that this machine reaches the hub or has the dataset in its cache"
         ) from error
     yield from (dict(row) for row in rows)

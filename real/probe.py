@@ -22,6 +22,7 @@ from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
 from real.drafters.ddtree import NodeTrees
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
+from real.options import SEED
 from real.progress import Steps
 from real.record import RequestRows, proposer_of, record_request
 from real.session import make_drafter
@@ -259,7 +260,7 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
 @click.option("--threads", type=int, help="CPU threads of torch.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Chooses the prompts.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Chooses the prompts.")
 @click.option("--latency-repeats", default=15, show_default=True, help="0: no latency model.")
 @click.option("--force", is_flag=True, help="Replace a finished --out.")
 @click.option("--restart", is_flag=True, help="Throw away an interrupted recording of --out.")

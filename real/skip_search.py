@@ -22,6 +22,7 @@ from real.cache import KVCache, forward
 from real.data import choose, encode, load_prompts
 from real.drafters.layer_skip import skip_layers
 from real.models import Loaded, load_target
+from real.options import SEED
 from real.record import decode_plain
 from specsim.errors import run_cli
 
@@ -91,7 +92,7 @@ def search(loaded: Loaded, texts: Sequence[Text], max_skip: int, *, keep_ends: i
 @click.option("--prompts", default=2, show_default=True, help="Prompts of each dataset.")
 @click.option("--tokens", default=96, show_default=True, help="Generated tokens of each prompt.")
 @click.option("--max-skip", default=12, show_default=True)
-@click.option("--seed", default=1001, show_default=True, help="Chooses the prompts; recordings use 0.")
+@click.option("--seed", type=SEED, default=1001, show_default=True, help="Chooses the prompts; recordings use 0.")
 @click.option("--threads", default=2, show_default=True)
 def main(
     target: str, datasets: tuple[str, ...], prompts: int, tokens: int, max_skip: int, seed: int, threads: int

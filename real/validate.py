@@ -35,6 +35,7 @@ from real.folder import RUN, RunFolder
 from real.interleave import PLAIN
 from real.loop import Settings
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2
+from real.options import SEED
 from real.record import proposer_of
 from real.session import ANY_LATENCY, open_session
 from real.validate_report import print_report
@@ -139,7 +140,7 @@ def _digest(option: str, path: Path) -> str:
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
 @click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="CPU threads of torch.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Prompts, order, controllers.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Prompts, order, controllers.")
 @click.option("--repeats", type=click.IntRange(2), default=15, show_default=True, help="Of the calibration.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to make.")
 @click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False), help="Latency file of this machine.")

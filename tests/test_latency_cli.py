@@ -122,7 +122,7 @@ def test_other_errors_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     calls: list[tuple[tuple[object, ...], str]] = [
         (("fit", tmp_path / "missing.csv", "--out", out), "cannot be read"),
         (("fit", tmp_path, "--out", out), "cannot be read"),
-        (("fit", good, "--out", tmp_path / "no" / "x.json"), "cannot be written"),
+        (("fit", good, "--out", tmp_path / "no" / "x.json"), "does not exist; create it first"),
         (("fit", good, "--out", out, "--draft-pass-s", -1), "draft.pass_s is -1"),
         (("fit", good, "--out", out, "--overhead-s", "nan"), "overhead_s is nan"),
         (("fit", good, "--out", out, "--form", "spline"), "'spline' is not one of"),

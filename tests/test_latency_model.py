@@ -249,12 +249,27 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="provenance cannot be written"):
         save_latency(path, bad)
     assert path.read_bytes() == before
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="does not exist; create it first"):
         save_latency(tmp_path / "no" / "costs.json", model)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="is a directory"):
         save_latency(tmp_path / "folder", model)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["costs.json", "folder"]
+
+
+def test_an_interrupted_save_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "costs.json"
+    save_latency(path, LatencyModel.affine(c_s=1e-5, b_s=0.02))
+    before = path.read_bytes()
+
+    def interrupted(self: Path, *args: object, **options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_latency(path, LatencyModel.affine(c_s=2e-5, b_s=0.02))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["costs.json"]
+    assert path.read_bytes() == before
 
 
 def test_import_is_light() -> None:

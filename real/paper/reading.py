@@ -19,6 +19,7 @@ import yaml
 from real.data import THINKING
 from real.drafters.choose import parse_drafter
 from real.drafters.model import DRAFT_SAMPLING
+from real.loop import MAX_SEED
 from real.models import DEVICES, DTYPES, MAX_THREADS
 from real.paper.config import EXPERIMENTS, STATIC, TEMPERATURES, Cell, Dataset, Method, Pair, PaperConfig
 from real.session import ANY_LATENCY
@@ -28,7 +29,6 @@ from specsim.schema import MAX_DRAFT_LEN
 
 LARGEST_FILE = 1 << 18  # bytes
 MOST_VALUES = 10_000  # of a file, with what its aliases stand for
-LARGEST_SEED = 2**63 - 1  # `real.draws`
 MOST_REPEATS = 10_000
 LONGEST_FOLDER = 200  # bytes; file systems allow 255
 ANY_LAYERS = 10_000  # of a target that is not loaded yet; layers it does not have are refused when it is
@@ -63,7 +63,7 @@ def parse_config(document: Any) -> PaperConfig:
     config = PaperConfig(**{**given, "datasets": datasets, "pairs": pairs, "temperatures": tuple(temperatures)})
     _whole(config.max_new_tokens, "max_new_tokens", 1)
     _whole(config.threads, "threads", 0, MAX_THREADS)
-    _whole(config.seed, "seed", 0, LARGEST_SEED)
+    _whole(config.seed, "seed", 0, MAX_SEED)
     _whole(config.repeats, "repeats", 2, MOST_REPEATS)
     _one_of(config.dtype, DTYPES, "dtype")
     _one_of(config.device, DEVICES, "device")

@@ -193,7 +193,7 @@ class Param:
                 raise refusal
             return raw
         try:
-            value = _BOOLS[str(raw).lower()] if self.kind is bool else self.kind(raw)
+            value = _BOOLS[str(raw).lower()] if self.kind is bool else self.kind(_plain(raw))
         except (KeyError, ValueError, TypeError, OverflowError):
             raise refusal from None
         if self.kind is int and isinstance(raw, float) and raw != value:
@@ -202,6 +202,13 @@ class Param:
         if not math.isfinite(value) or too_low or value > self.high:
             raise refusal
         return value
+
+
+def _plain(raw: Any) -> Any:
+    """The same; ValueError for text that only Python reads as a number: digits of other scripts, "_" between digits."""
+    if isinstance(raw, str) and not (raw.isascii() and "_" not in raw):
+        raise ValueError(raw)
+    return raw
 
 
 _BOOLS = {"0": False, "1": True, "false": False, "true": True}

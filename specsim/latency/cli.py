@@ -12,8 +12,9 @@ import click
 
 from specsim import __version__
 from specsim.errors import ConfigError
-from specsim.latency.model import LatencyModel, save_latency, write_atomically
+from specsim.latency.model import LatencyModel, save_latency
 from specsim.latency.presets import load_presets
+from specsim.paths import replace_file
 
 if TYPE_CHECKING:
     from specsim.latency.fit import FitReport
@@ -135,7 +136,8 @@ def points(source: str, files: tuple[Path, ...], layers: int, workers: int, like
         raise ConfigError(f"vidur got {len(files)} files; allowed: one mlp.csv. Convert them one by one.")
     else:
         measurements = vidur_points(files[0], layers=layers, workers=workers, like=like)
-    write_atomically(out, to_csv(measurements))
+    with replace_file(out) as temporary:
+        temporary.write_text(to_csv(measurements), encoding="utf-8")
     click.echo(f"written: {out}, {len(measurements.s)} points")
 
 
@@ -152,7 +154,8 @@ def presets(as_json: bool, rebuild: Path | None, out: Path | None) -> None:
         models = _rebuilt(rebuild, models)
         from specsim.latency.recipes import to_json
 
-        write_atomically(out, to_json(models))
+        with replace_file(out) as temporary:
+            temporary.write_text(to_json(models), encoding="utf-8")
     if as_json:
         document = {"schema": "specsim.latency_preset_list/1", "presets": [_entry(*item) for item in models.items()]}
         click.echo(json.dumps(document, indent=2, allow_nan=False))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from specsim.errors import ConfigError
 from specsim.latency.forms import FORM_KEYS, FORMS, Affine, FloatArray, VerifyForm, check_keys, fault, number
+from specsim.paths import replace_file
 
 SCHEMA = "specsim.latency/1"
 _ADVICE = "docs/latency.md shows every form; `python -m specsim.latency fit` writes one from measurements."
@@ -255,18 +255,5 @@ def save_latency(path: str | Path, model: LatencyModel) -> None:
         raise ConfigError(
             f"{path}: provenance cannot be written as JSON ({error}); allowed: finite JSON values"
         ) from None
-    write_atomically(Path(path), text)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the contents of `path` by `text` in one step; raises ConfigError and leaves nothing when it cannot."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ConfigError(
-            f"{path}: cannot be written ({error.strerror}); allowed: a file in an existing, writable folder. "
-            "Create the folder or choose another path."
-        ) from None
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
