@@ -166,10 +166,12 @@ class _Filled(Drafter):
         self.own, self._now = [], 0
 
     def propose(self, count: int, arm: int) -> Proposal:
-        most = count if self._drafter.block_len > 1 else int(self._rng.integers(1, MOST_PASSES + 1))
+        # What is verified as a tree without counting its nodes cannot be filled up.
+        whole = self._drafter.block_len > 1 or self._drafter.depth is not None
+        most = count if whole else int(self._rng.integers(1, MOST_PASSES + 1))
         found = self._drafter.propose(min(count, most), arm)
         self._now, missing = len(found.q), count - len(found.q)
-        if missing <= 0 or not isinstance(found, Draft):  # what is counted otherwise than in nodes cannot be filled up
+        if missing <= 0 or not isinstance(found, Draft):
             return found
         filler = found._replace(
             tokens=torch.cat([found.tokens, self._filler[:missing]]),

@@ -234,7 +234,14 @@ def test_layers_that_cannot_be_halved_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="decoder layer 1 has no mlp"):
         SubBlocks(model)
     model = tiny_llama()
-    model.model.layers[0].mlp.forward = lambda states: (states, None)
+    layer = model.model.layers[0]
+    mlp = layer.mlp.forward
+
+    def whole(states: torch.Tensor, **how: Any) -> torch.Tensor:
+        states = states + layer.self_attn(hidden_states=layer.input_layernorm(states), **how)[0]
+        return states + layer.mlp(layer.post_attention_layernorm(states))[0]
+
+    layer.forward, layer.mlp.forward = whole, lambda states: (mlp(states), None)
     with pytest.raises(ConfigError, match="cannot be run in halves"):
         SubBlocks(model)
 
@@ -243,9 +250,9 @@ def test_a_target_is_checked_once_and_left_as_it_was() -> None:
     model, calls = tiny_llama(), []
     model.lm_head.register_forward_hook(lambda *_: calls.append(1))
     before = dict(model.named_modules())
-    for _ in range(2):
-        blocks = SubBlocks(model)
-    assert len(calls) == 2
+    blocks, first = SubBlocks(model), len(calls)
+    assert SubBlocks(model).n_layers == 3
+    assert len(calls) == first > 0
     for arm in ARMS[1:]:
         shorter = blocks.model(arm)
         assert {id(p) for p in shorter.parameters()} < {id(p) for p in model.parameters()}

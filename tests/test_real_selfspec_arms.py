@@ -20,9 +20,11 @@ from real.drafters.choose import parse_drafter  # noqa: E402
 from real.drafters.family import Family, Observation  # noqa: E402
 from real.drafters.selfspec import SelfDrafter  # noqa: E402
 from real.drafters.spine import Spine, likeliest  # noqa: E402
+from real.interleave import Comparison  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
+from real.measure import measure  # noqa: E402
 from real.record import proposer_of  # noqa: E402
-from real.session import make_drafter, setting_of  # noqa: E402
+from real.session import make_drafter, open_session, setting_of  # noqa: E402
 from real.target import Target, hidden_states  # noqa: E402
 from real.tree import depths  # noqa: E402
 from real.verify import Draft  # noqa: E402
@@ -34,7 +36,7 @@ from specsim.trace import TraceMeta  # noqa: E402
 from tests.real_law import FixedClock, one_thread  # noqa: E402, F401 - one_thread is a fixture
 from tests.real_lossless import plain_greedy  # noqa: E402
 from tests.real_selfspec import ARMS, COSTS, LIVE, Reference, blocks_of, controller_for, self_drafter  # noqa: E402
-from tests.real_tiny import prompt_ids, tiny_llama, tiny_loaded  # noqa: E402
+from tests.real_tiny import prompt_ids, save_tiny, tiny_llama, tiny_loaded  # noqa: E402
 
 # --- names and files -------------------------------------------------------------------------------------------------
 
@@ -108,6 +110,40 @@ def test_what_controllers_are_told_of_arms() -> None:
     assert (told.kind, told.draft_len, told.block_len) == ("arm", 3, 1)
     assert told.arm_draft_s == pytest.approx([cost * 1.05 for cost in drafter.arm_costs])  # a plain pass takes 1.05
     assert setting_of(drafter, COSTS).kind == "length"
+
+
+def test_a_session_with_arms_from_its_names_to_its_rounds(tmp_path: Path) -> None:
+    """Controllers of arms and plain decoding side by side; with one arm those of lengths too."""
+    save_tiny(tmp_path / "model", layers=4)
+    file = arms_file(tmp_path, "1+m2", "", "m1", layers=4)
+    spellings = ["plain", "sp2ec", "exp3spec", "arm:index=2", "sp2ec-2d"]
+    session = open_session(str(tmp_path / "model"), f"self:arms={file},length=3,stop=0.2", device="cpu")
+    lanes = list(zip(spellings, session.controllers(spellings, COSTS), strict=True))
+    asked = Settings(max_new_tokens=14, seed=4)
+    request = Comparison(session, lanes, asked).run(0, "0", prompt_ids(2))
+    outputs, arms = {}, {}
+    for run in request.runs:
+        outputs[run.controller] = run.decoded.output
+        arms[run.controller] = [row.arm for row in run.decoded.rounds]
+    assert all(output == outputs["plain"] for output in outputs.values())
+    assert arms["sp2ec"][:3] == [0, 1, 2]
+    assert set(arms["arm:index=2"]) == {2}
+    assert set(arms["plain"]) == {-1}
+    with pytest.raises(ConfigError, match="has 3 arms to choose from"):
+        session.controllers(["lambda"], COSTS)
+    one = open_session(str(tmp_path / "model"), "self:skip=m1", device="cpu")
+    both = ["plain", "lambda", "sp2ec", "arm:index=0"]
+    lanes = list(zip(both, one.controllers(both, COSTS), strict=True))
+    request = Comparison(one, lanes, asked).run(0, "0", prompt_ids(2))
+    assert all(run.decoded.output == outputs["plain"] for run in request.runs)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_every_length_is_measured(tree: bool) -> None:
+    drafter = self_drafter(blocks_of("llama"), max_draft_len=6, tree=tree)
+    samples = measure(Target(blocks_of("llama").target), drafter, [prompt_ids(5)], max_draft_len=6, repeats=1)
+    assert {one.s for one in samples} == set(range(1, 8))
+    assert (max(one.passes for one in samples) == 6) == tree
 
 
 def test_generate_drafts_with_arms_from_the_first_round_on() -> None:

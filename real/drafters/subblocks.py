@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from real.builders.arm import Arm
-from real.cache import KVCache, forward
+from real.cache import KVCache, check_model, forward
 from real.drafters.layer_skip import own_layers, with_layers
 from real.target import hidden_states
 from specsim.errors import ConfigError
@@ -149,6 +149,7 @@ def check_halves(target: Any) -> None:
                 f"{name}: decoder layer {number} has no {missing[0]}; single attentions and MLPs can be left out of "
                 f"layers like those of Llama, Qwen and Mistral ({', '.join(PARTS)}); {advice}"
             )
+    check_model(target)  # what is wrong with the model as a whole should be said as such
     try:
         gap, scale = _gap(target)
     except torch.OutOfMemoryError:
