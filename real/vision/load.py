@@ -1,0 +1,133 @@
+"""Loading vision-language models by folder or hub id: `load_vision`, as `real.models.load_target` for text.
+
+Owns which files of a folder say how pictures are prepared. Image processors are the library's PIL ones on every
+machine, so that a result does not depend on whether torchvision is installed; `library_processor` is the library's own
+way, for comparison where it runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from real.models import DTYPES, Loaded, resolve_device, stop_ids
+from real.places import complaints, local_folder
+from real.vision.encode import Encoder
+from real.vision.model import VisionModel
+from real.vision.pictures import Pictures
+from specsim.errors import ConfigError
+
+# Of the library's video processors, where a checkpoint says nothing: Qwen2.5's per frame, Qwen3's per video.
+FRAME_SIZES = {
+    "qwen2_5_vl": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
+    "qwen3_vl": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionLoaded(Loaded):
+    """A vision-language model ready to run; `model` is its language model, which everything made for text takes.
+
+    Args:
+        vision: the whole.
+        encode: makes its prompts of questions.
+    """
+
+    vision: VisionModel
+    encode: Encoder
+
+
+def load_vision(
+    name_or_path: str, *, dtype: str = "float32", device: str = "auto", visual_tokens: int | None = None
+) -> VisionLoaded:
+    """Load a vision-language model, its tokenizer and its image processor.
+
+    Args:
+        name_or_path: a local folder or a hub id, of one of `real.vision.model.KINDS`.
+        dtype, device: as for `real.models.load_target`.
+        visual_tokens: most that the pictures of a prompt may take together; see `real.vision.pictures.Pictures`.
+
+    Raises:
+        ConfigError: unknown dtype or device, a model that is missing, unreadable or of another class, or one without an
+            image processor.
+    """
+    where = resolve_device(device)
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r}: allowed: {', '.join(DTYPES)}")
+    from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+    from transformers.utils import logging
+
+    local_folder(name_or_path, "target")
+    logging.disable_progress_bar()
+    what, advice = f"vision-language target {name_or_path!r} cannot be loaded", "use a local folder or a hub id"
+    with complaints(what, advice):
+        whole: Any = AutoModelForImageTextToText.from_pretrained(name_or_path, dtype=getattr(torch, dtype))
+        model = VisionModel(whole.to(where).eval().requires_grad_(False))
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        processor = AutoImageProcessor.from_pretrained(name_or_path, backend="pil")
+        template = _template(name_or_path)
+        frame_size = _frame_size(name_or_path, str(whole.config.model_type))
+    pictures = Pictures(whole.config, processor, frame_size=frame_size, most=visual_tokens)
+    return VisionLoaded(
+        model=model.text,
+        tokenizer=tokenizer,
+        name=name_or_path,
+        stop_ids=stop_ids(whole, tokenizer),
+        device=where,
+        dtype=dtype,
+        vision=model,
+        encode=Encoder(model, tokenizer, pictures, template),
+    )
+
+
+def library_processor(name_or_path: str) -> Any:
+    """The library's own processor, text and pictures in one.
+
+    Raises:
+        ConfigError: it cannot be loaded, as without a torchvision that fits the installed torch.
+    """
+    from transformers import AutoProcessor
+
+    with complaints(
+        f"the library's processor of {name_or_path!r} cannot be loaded",
+        "install the torchvision that belongs to this torch, or use real.vision.encode, which needs none",
+    ):
+        import torchvision  # noqa: F401 - fails here rather than within the library, which would go on without it
+
+        return AutoProcessor.from_pretrained(name_or_path, backend="pil")
+
+
+def _json_of(name_or_path: str, file: str) -> dict[str, Any] | None:
+    """A JSON file of a model, or None where it has none of that name."""
+    from transformers.utils import cached_file
+
+    found = cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False)
+    if found is None:
+        return None
+    read = json.loads(Path(found).read_text(encoding="utf-8"))
+    if not isinstance(read, dict):
+        raise ConfigError(f"{found}: a {type(read).__name__}; allowed: a JSON object")
+    return read
+
+
+def _template(name_or_path: str) -> str | None:
+    """The chat template of old checkpoints, which keep it with the processor, where a tokenizer does not look."""
+    read = _json_of(name_or_path, "chat_template.json")
+    return None if read is None else read.get("chat_template")
+
+
+def _frame_size(name_or_path: str, kind: str) -> dict[str, int]:
+    """What a video's frames may have in pixels: the checkpoint's word, or the library's."""
+    size = dict(FRAME_SIZES.get(kind, {}))
+    if not size:
+        return size
+    read = _json_of(name_or_path, "video_preprocessor_config.json")
+    read = read or _json_of(name_or_path, "preprocessor_config.json") or {}
+    size.update({edge: value for edge, value in (read.get("size") or {}).items() if edge in size and value})
+    for edge, old in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
+        size[edge] = int(read.get(old) or size[edge])
+    return size
