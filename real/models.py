@@ -26,7 +26,7 @@ from typing import Any
 import click
 import torch
 
-from real.places import complaints, local_folder
+from real.places import check_checkpoint, complaints, local_folder
 from specsim.errors import ConfigError, run_cli
 
 SMOLLM2 = "smollm2-135m"
@@ -186,6 +186,15 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
         device=where,
         dtype=dtype,
     )
+
+
+def check_target(name_or_path: str) -> None:
+    """Refuse a target of which can be told that `load_target` will not find it, without loading anything.
+
+    Raises:
+        ConfigError: as from `load_target`; a hub id is taken as it is.
+    """
+    check_checkpoint(_source(name_or_path), "target")
 
 
 def load_tokenizer(name_or_path: str) -> Any:

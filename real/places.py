@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from specsim.errors import ConfigError
+
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def local_folder(name: str, what: str) -> Path | None:
@@ -36,6 +39,22 @@ def local_folder(name: str, what: str) -> Path | None:
     except OSError as error:
         raise ConfigError(f"{what} {name!r}: cannot be read ({error.strerror}); name a folder or a hub id") from error
     raise ConfigError(f"{what} {name!r}: is a file; name the folder that holds it")
+
+
+def check_checkpoint(name: str, what: str) -> None:
+    """Refuse what is no checkpoint as far as can be told without loading it or asking the hub.
+
+    Args:
+        name, what: as for `local_folder`.
+
+    Raises:
+        ConfigError: as from `local_folder`, a folder without a config.json, or no folder where no hub id is spelled so.
+    """
+    folder = local_folder(name, what)
+    if folder is None and not _HUB_ID.fullmatch(name):
+        raise ConfigError(f"{what} {name!r}: there is no such folder; name one that is there, or a hub id (OWNER/NAME)")
+    if folder is not None and not (folder / "config.json").is_file():
+        raise ConfigError(f"{what} {name!r}: there is no config.json in it; name the folder of a checkpoint")
 
 
 def reason_of(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from analysis import paper
 from real import probe
 from real.interleave import Comparison
 from real.paper import cells, outputs
+from real.places import check_checkpoint
 from tests.real_paper import LOOKUP, config, decisions, results, run, tiny_place
 
 
@@ -177,3 +178,61 @@ def test_a_broken_cell_is_named_and_made_again_once_deleted(
     assert f"{file}: cannot be read" in said
     assert message in said
     assert "delete it and repeat the command" in said
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "message"),
+    [
+        ("{}/nowhere", "prompt-lookup", "nowhere': there is no such folder"),
+        ("{}/p.jsonl", "prompt-lookup", "p.jsonl': is a file"),
+        ("{}", "prompt-lookup", "there is no config.json in it"),
+        ("{}/model", "dflash:path={}/nowhere", "drafter '{}/nowhere': there is no such folder"),
+        ("{}/model", "eagle3:path=runs/x/eagle3", "drafter 'runs/x/eagle3': there is no such folder"),
+        ("{}/model", "model:path={}", "there is no config.json in it"),
+        ("{}/model", "self:arms={}/arms.json", "arms.json"),
+    ],
+)
+def test_what_a_later_pair_names_is_looked_for_first(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    drafter: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(cells, "load_target", lambda *_, **__: pytest.fail("loaded a model"))
+    later = {"target": target.format(tiny), "methods": [{**LOOKUP, "drafter": drafter.format(tiny), "name": "later"}]}
+    document = config(tiny)
+    assert run({**document, "pairs": [*document["pairs"], later]}, tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert message.format(tiny) in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_hub_ids_are_not_looked_for() -> None:
+    for name in ("t", "Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", "ruipeterpan/Qwen2.5-7B-Instruct_EAGLE3"):
+        check_checkpoint(name, "drafter")
+
+
+@pytest.mark.parametrize("option", ["--out", "--cells"])
+def test_a_folder_that_cannot_be_written_is_found_before_measuring(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    monkeypatch.setattr(cells, "load_target", lambda *_, **__: pytest.fail("loaded a model"))
+    closed, touch = tmp_path / "closed", Path.touch
+    closed.mkdir()
+
+    def refuse(path: Path, *args: Any, **options: Any) -> None:  # a mode would not stop the superuser
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        touch(path, *args, **options)
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    words = (closed,) if option == "--out" else (tmp_path / "run", f"--cells={closed}")
+    assert run(small(tiny), *words) == 2
+    said = capsys.readouterr().err
+    assert f"{closed}" in said
+    assert "cannot be written (Permission denied)" in said
+    assert not list(closed.iterdir())

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from real.paper.cells import measure_cells, unfinished
 from real.paper.config import EXPERIMENTS
-from real.paper.outputs import is_lossless, write_outputs
+from real.paper.outputs import RESULTS, is_lossless, write_outputs
 from real.paper.reading import read_config
 from real.paper.tables import verdict_lines
 from specsim.errors import ConfigError, run_cli
+from specsim.paths import temporary_beside
 
 
 @click.command()
@@ -66,8 +67,10 @@ def main(experiment: str, file: Path, out: Path, place: Path | None) -> int:
 
 
 def _make(folder: Path, option: str) -> None:
+    """The folder, which can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        temporary_beside(folder / RESULTS).unlink()
     except OSError as error:
         raise ConfigError(f"{option} {folder}: cannot be made ({error.strerror}); choose another folder") from error
 

@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 
 from real import probe
+from real.builders.arm import read_arms
 from real.calibrate import machine
 from real.compare import counted
 from real.data import Prompt, choose, encode, load_prompts
@@ -29,9 +30,11 @@ from real.evaluation import evaluate
 from real.folder import Request, RunFolder
 from real.interleave import PLAIN
 from real.loop import Settings
-from real.models import Loaded, load_target
+from real.models import Loaded, check_target, load_target
 from real.paper.config import GREEDY, SAMPLE, Cell, PaperConfig
 from real.paper.long_prompts import long_prompts
+from real.paper.reading import ANY_LAYERS
+from real.places import check_checkpoint
 from real.progress import Steps
 from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, make_drafter
@@ -86,15 +89,30 @@ def is_finished(folder: Path) -> bool:
 
 
 def unfinished(config: PaperConfig, place: Path) -> list[Cell]:
-    """The cells that `place` does not hold yet, in the order they are measured; looks at their prompts, at no model.
+    """The cells that `place` does not hold yet, in the order they are measured; looks at their prompts, loads no model.
 
     Raises:
-        ConfigError: a dataset that cannot be read, or has too few prompts.
+        ConfigError: a dataset that cannot be read, or has too few prompts; a target or drafter that is not where it is
+            said to be.
     """
     cells = [cell for cell in config.cells() if not is_finished(place / cell.folder())]
     for dataset in dict.fromkeys(cell.prompts() for cell in cells):
         choose(load_prompts(dataset.data), dataset.requests, config.seed)
+    for cell in cells:
+        _check_places(cell)
     return cells
+
+
+def _check_places(cell: Cell) -> None:
+    """Else those of a later pair would be looked for when hours of the earlier ones are done."""
+    check_target(cell.target)
+    spec = parse_drafter(cell.method.drafter, target=cell.target, n_layers=ANY_LAYERS)
+    if spec.path is not None:
+        check_target(spec.path)
+    if "path" in spec.options:
+        check_checkpoint(spec.options["path"], "drafter")
+    if "arms" in spec.options:
+        read_arms(spec.options["arms"])
 
 
 def measure_cells(cells: Sequence[Cell], place: Path, console: Console) -> None:
