@@ -1,10 +1,9 @@
-"""Where an output ends and what is counted: the pains P15, P16, P17 and P20, and properties over all of it at once."""
+"""Where an output ends and what is counted: the pains P15, P16 and P17, and properties over all of it at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,49 +11,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real  # noqa: E402
-from real.drafters.base import Drafter  # noqa: E402
-from real.draws import Draws  # noqa: E402
-from real.loop import Decoded, Settings, decode  # noqa: E402
-from real.target import Target  # noqa: E402
-from real.verify import Draft, Processor  # noqa: E402
-from specsim.controllers import Setting, build  # noqa: E402
+from real.loop import Settings  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
-from specsim.latency import LatencyModel  # noqa: E402
-from specsim.online import OnlineController  # noqa: E402
-from tests.real_law import FixedClock, Scripted, one_thread  # noqa: E402, F401 - one is a fixture
+from tests.real_law import Scripted, one_thread  # noqa: E402, F401 - one is a fixture
+from tests.real_scripted import LENGTH_CONTROLLERS, STOP, VOCABULARY, Pattern, choice, run, scripted  # noqa: E402
 from tests.real_tiny import prompt_ids, tiny_llama  # noqa: E402
-
-VOCABULARY, STOP = 7, 6
-LATENCY = LatencyModel.affine(c_s=0.3, b_s=1.0, draft_pass_s=0.02)
-LENGTH_CONTROLLERS = (
-    *(
-        "plain",
-        "static:length=3",
-        "g4",
-        "hf-heuristic",
-        "threshold",
-        "failfast:chunk=3",
-        "specdecpp",
-        "libraspec:block=4",
-    ),
-    *("goodput", "corrected", "lambda", "banditspec-ucb"),
-)
-FOR_EVER = ("plain", "static:length=3", "banditspec-ucb")  # lengths that do not move, the last after seven rounds
-
-
-def scripted(seed: int, *, window: int | None = None, stop: bool = True) -> Scripted:
-    """A model whose choice after every text is its own; the last token is its end of text, rarely or never chosen."""
-
-    def logits(context: tuple[int, ...]) -> np.ndarray:
-        own = np.random.default_rng([seed, *context]).normal(size=VOCABULARY)
-        own[STOP] -= 0.5 if stop else 99.0
-        return own
-
-    return Scripted(VOCABULARY, logits, window)
-
-
-def choice(model: Scripted, text: Sequence[int]) -> int:
-    return int(np.argmax(model._row(tuple(text))))
 
 
 def plain(model: Scripted, prompt: Sequence[int], limit: int, stops: Sequence[int] = ()) -> tuple[list[int], str]:
@@ -70,88 +31,12 @@ def plain(model: Scripted, prompt: Sequence[int], limit: int, stops: Sequence[in
             return text[len(prompt) :], "context"
 
 
-class Pattern(Drafter):
-    """A drafter that is right where it is told to be.
-
-    Args:
-        model: the target.
-        right: whether the draft token for an output position is the target's choice.
-        q: the confidence reported for it.
-        max_draft_len, block_len: as for any drafter.
-    """
-
-    name = "pattern"
-
-    def __init__(
-        self,
-        model: Scripted,
-        right: Callable[[int], bool],
-        *,
-        q: Callable[[int], float] = lambda pos: 0.7,
-        max_draft_len: int = 8,
-        block_len: int = 1,
-    ) -> None:
-        self._model, self._right, self._q = model, right, q
-        self.max_draft_len, self.block_len = max_draft_len, block_len
-
-    def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
-        self._text, self._prompt_len = prompt.tolist(), len(prompt)
-        self._draft: list[int] = []
-
-    def propose(self, count: int, arm: int) -> Draft:
-        already = len(self._draft)
-        for _ in range(already, count):
-            text = self._text + self._draft
-            token = choice(self._model, text)
-            self._draft.append(token if self._right(len(text) - self._prompt_len) else (token + 1) % STOP)
-        first = len(self._text) - self._prompt_len
-        q = [self._q(first + place) for place in range(len(self._draft))]
-        return Draft(torch.tensor(self._draft, dtype=torch.int64), torch.tensor(q))
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._text += tokens
-        self._draft = []
-
-
-class Witness(OnlineController):
-    """A controller that notes what it is told, and sees rounds take as long as its latency model says."""
-
-    def __init__(self, *args, latency: LatencyModel, **options) -> None:
-        super().__init__(*args, **options)
-        self.latency = latency
-        self.told: list[int] = []
-
-    def update(self, accepted: int, round_s: float) -> None:
-        self.told.append(accepted)
-        _, drafted, submitted = self._round
-        super().update(accepted, self.latency.draft_s(drafted, drafted) + self.latency.verify_s(submitted + 1))
-
-
 def always(pos: int) -> bool:
     return True
 
 
 def never(pos: int) -> bool:
     return False
-
-
-def run(
-    model: Scripted, drafter, spelling: str, prompt: Sequence[int], asked: Settings
-) -> tuple[Decoded, Witness, list[int]]:
-    """The decode, its controller, and the tokens as they were announced."""
-    setting = Setting(block_len=drafter.block_len, max_draft_len=drafter.max_draft_len, latency=LATENCY)
-    online = Witness(build(spelling, setting), latency=LATENCY, compiled=False)
-    announced: list[int] = []
-    decoded = decode(
-        Target(model),
-        drafter,
-        online,
-        torch.tensor(prompt),
-        asked,
-        clock=FixedClock(),
-        on_round=lambda row, tokens: announced.extend(tokens),
-    )
-    return decoded, online, announced
 
 
 # --- all of it at once ------------------------------------------------------------------------------------------------
@@ -364,41 +249,3 @@ def test_p17_a_prompt_that_fills_the_window_is_refused() -> None:
             model, prompt_ids(3, 11)[None], drafter="none", controller="plain", max_new_tokens=3, do_sample=False
         )
     assert found.shape == (1, 12)
-
-
-# --- P20: recovery ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spelling", [name for name in LENGTH_CONTROLLERS if name not in FOR_EVER])
-def test_p20_a_length_that_fell_to_its_floor_rises_again(spelling: str) -> None:
-    """200 tokens in which every draft is wrong and doubtful, then 200 in which every draft is right and sure."""
-    before, after = lengths_before_and_after(spelling, 200, 200)
-    assert min(before) <= 3
-    assert np.mean(after) > np.mean(before) + 1
-
-
-def test_p20_a_rule_that_stopped_drafting_finds_out() -> None:
-    """lambda decides before drafting and may decide for 0, which teaches it nothing; it tries again all the same,
-    also where confidences say nothing."""
-    before, after = lengths_before_and_after("lambda", 200, 400, q=lambda pos: 0.5)
-    assert min(before) == 0
-    assert np.mean(after) > 1
-
-
-def test_p20_the_released_bandit_is_stuck_within_a_request_and_free_in_the_next() -> None:
-    """A defect of the released code (specsim/controllers/lengths_bandit.py): after seven rounds the best mean is played
-    for ever. Its state ends with the request."""
-    before, after = lengths_before_and_after("banditspec-ucb", 200, 200)
-    assert {*before, *after} == {1}
-    _, fresh = lengths_before_and_after("banditspec-ucb", 0, 200)
-    assert set(fresh) == {4}
-
-
-def lengths_before_and_after(spelling: str, bad: int, good: int, q=None) -> tuple[list[int], list[int]]:
-    """Draft lengths verified in the last 50 tokens of the bad part and of the good part that follows."""
-    model, prompt = scripted(2, stop=False), [3]
-    drafter = Pattern(model, lambda pos: pos >= bad, q=q or (lambda pos: 0.98 if pos >= bad else 0.06))
-    decoded, _, _ = run(model, drafter, spelling, prompt, Settings(max_new_tokens=bad + good))
-    before = [row.submitted_len for row in decoded.rounds if bad - 50 <= row.pos < bad]
-    after = [row.submitted_len for row in decoded.rounds if row.pos >= bad + good - 50]
-    return before, after[:-1]  # the last round has no room

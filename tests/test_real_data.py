@@ -1,4 +1,4 @@
-"""Files of prompts as users have them: what is read, and what is refused with its line (hub: test_real_lightning)."""
+"""Files of prompts as users have them: what is read or refused with its line (hub: test_real_lightning_prompts)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.dflash_tiny import fitted_dflash  # noqa: E402
 from tests.real_law import FixedClock, controller_of, one_thread  # noqa: E402, F401 - one_thread is a fixture
 from tests.real_lossless import plain_greedy, subject  # noqa: E402
 from tests.real_tiny import save_tiny  # noqa: E402
-from tests.test_real_validate import steadied  # noqa: E402
+from tests.real_validate import steadied  # noqa: E402
 
 TEXTS = ("abcabcabd", "xyzzy xy")
 

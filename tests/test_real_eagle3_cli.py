@@ -24,7 +24,7 @@ from tests.real_eagle3 import pair  # noqa: E402
 from tests.real_law import controller_of, one_thread  # noqa: E402, F401 - a fixture
 from tests.real_lossless import random_lengths  # noqa: E402
 from tests.real_tiny import save_tiny  # noqa: E402
-from tests.test_real_validate import steadied  # noqa: E402
+from tests.real_validate import steadied  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from specsim.trace import read_trace  # noqa: E402
 from tests.real_law import one_thread  # noqa: E402, F401 - a fixture
 from tests.real_lossless import plain_greedy  # noqa: E402
 from tests.real_tiny import VOCABULARY, save_tiny  # noqa: E402
-from tests.test_real_validate import steadied  # noqa: E402
+from tests.real_validate import steadied  # noqa: E402
 
 TEXTS = ("abcabcabd", "xyzzy xy")
 

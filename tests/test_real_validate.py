@@ -12,44 +12,21 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import calibrate, evaluation, validate  # noqa: E402
+from real import evaluation  # noqa: E402
 from real.compare import (  # noqa: E402
     FORMULA,
-    Measured,
-    Row,
     counted,
-    in_sample_model,
     measured,
-    predicted,
-    verdict,
 )
-from real.data import encode, load_prompts  # noqa: E402
-from real.folder import Request, Run  # noqa: E402
 from real.interleave import PLAIN, Comparison  # noqa: E402
-from real.loop import Decoded, Round, Settings  # noqa: E402
-from real.measure import measure  # noqa: E402
 from real.models import load_target  # noqa: E402
 from real.neartie import Difference  # noqa: E402
-from real.record import proposer_of, record_request  # noqa: E402
 from real.results import warmup_rounds  # noqa: E402
-from real.session import open_session  # noqa: E402
 from real.verify import verify_greedy  # noqa: E402
 from specsim.controllers import REGISTRY, Controller, ControllerSpec, NoParams  # noqa: E402
-from specsim.errors import run_cli  # noqa: E402
-from specsim.latency import LatencyModel, Table  # noqa: E402
 from specsim.roundlog import read_round_log  # noqa: E402
-from specsim.trace import TraceMeta, write_trace  # noqa: E402
 from tests.real_tiny import save_tiny  # noqa: E402
-
-TEXTS = ("abcabcabd", "hello hello", "xyzzy xy")
-SPELLINGS = ("static:length=2", "lambda")
-NEW, MAX_DRAFT = 14, 4
-COSTS = LatencyModel(
-    verify=Table(s=(1.0, 2.0, 3.0, 5.0), times_s=(0.05, 0.08, 0.09, 0.12)),
-    ctx_s=1e-4,
-    draft_pass_s=0.02,
-    overhead_s=0.003,
-)
+from tests.real_validate import NEW, SPELLINGS, TEXTS, decode_of, request_of, results, run  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -59,47 +36,6 @@ def tiny(tmp_path_factory) -> Path:
     save_tiny(folder / "model", seed=3, spread=0.08)
     (folder / "p.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
     return folder
-
-
-def steadied(*args, **options):
-    """Measures for real, then says what `COSTS` does: times of a tiny model on a busy machine are noise."""
-    return [
-        replace(
-            one,
-            verify_s=float(COSTS.verify_s(one.s, one.ctx_len)),
-            draft_s=COSTS.draft_pass_s * one.passes,
-            overhead_s=COSTS.overhead_s,
-        )
-        for one in measure(*args, **options)
-    ]
-
-
-def run(tiny: Path, out: Path, *changes: str, controllers=SPELLINGS) -> int:
-    """Exit status of the command."""
-    arguments = {
-        "--target": str(tiny / "model"),
-        "--drafter": "layer-skip:skip=1",
-        "--dataset": str(tiny / "p.jsonl"),
-        "--requests": "3",
-        "--max-new-tokens": str(NEW),
-        "--max-draft-len": str(MAX_DRAFT),
-        "--repeats": "2",
-        "--device": "cpu",
-        "--out": str(out),
-    }
-    flags = [change for change in changes if "=" not in change]
-    arguments |= dict(change.split("=", 1) for change in changes if "=" in change)
-    words = [*(f"{key}={value}" for key, value in arguments.items()), *flags]
-    words += [f"--controllers={name}" for name in controllers]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate, "measure", steadied)
-        with pytest.raises(SystemExit) as left:
-            run_cli(validate.main, words)
-    return left.value.code
-
-
-def results(out: Path) -> dict:
-    return json.loads((out / "results.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -138,30 +74,6 @@ def test_p31_the_same_counter_for_baseline_and_speculation(finished):
         assert seen["rounds"] == mine.sum()
         assert seen["decode_s"] == pytest.approx(log["round_s"][mine].sum(), rel=1e-12)
     assert len({row["measured"]["tokens"] for row in results(finished)["results"]}) == 1
-
-
-def decode_of(tokens: int, *seconds: float) -> Decoded:
-    rows = [
-        Round(
-            arm=-1,
-            drafted_len=0,
-            submitted_len=0,
-            draft_passes=0,
-            available_len=0,
-            q=np.zeros(0, np.float32),
-            round=number,
-            round_s=value,
-        )
-        for number, value in enumerate(seconds)
-    ]
-    return Decoded(prompt_len=5, output=list(range(tokens)), rounds=rows)
-
-
-def request_of(number: int, *, warmup: Decoded | None = None, **decoded: Decoded) -> Request:
-    runs = [Run(controller=name, decoded=value) for name, value in decoded.items()]
-    if warmup is not None:
-        runs = [Run(controller=name, decoded=warmup, warmup=True) for name in decoded] + runs
-    return Request(number=number, id=str(number), runs=tuple(runs))
 
 
 def test_p31_both_the_ratio_of_sums_and_the_mean_of_ratios(finished):
@@ -208,95 +120,6 @@ def test_p33_p39_the_report_says_what_is_left_out_and_how_speedup_is_defined(tin
     assert "prompt 1/1: line-" in err
     last = json.loads(out.strip().splitlines()[-1])
     assert last["verdict"] == results(tmp_path / "run")["verdict"]
-
-
-def price(name: str, row: Round) -> None:
-    """Gives a round exactly its price, before the controller is told."""
-    row.draft_s = float(COSTS.draft_s(row.draft_passes if row.drafted_len else 0, row.drafted_len))
-    row.verify_s = float(COSTS.verify_s(row.submitted_len + 1, row.ctx_len))
-    row.round_s = row.draft_s + row.verify_s + (0.0 if name == PLAIN else COSTS.overhead_s)
-
-
-@pytest.fixture(scope="module", params=["layer-skip:skip=1", "prompt-lookup"])
-def world(request, tiny, tmp_path_factory):
-    """(session, controllers by spelling, requests of a run at known prices, trace of the same prompts)."""
-    session = open_session(str(tiny / "model"), request.param, device="cpu", max_draft_len=MAX_DRAFT)
-    spellings = [PLAIN, "static:length=1", "static:length=4", "g4", "threshold", "libraspec", "lambda"]
-    controllers = session.controllers(spellings, COSTS)
-    comparison = Comparison(
-        session, list(zip(spellings, controllers, strict=True)), Settings(max_new_tokens=24, seed=7)
-    )
-    prompts = [encode(session.loaded.tokenizer, prompt) for prompt in load_prompts(str(tiny / "p.jsonl"))]
-    requests = [comparison.run(number, str(number), prompt, price) for number, prompt in enumerate(prompts)]
-    rows = [
-        record_request(
-            session.loaded.model,
-            proposer_of(session.drafter),
-            prompt,
-            max_new_tokens=24,
-            max_draft_len=MAX_DRAFT,
-            stop_ids=(),
-        )
-        for prompt in prompts
-    ]
-    from real.probe import to_chunks
-
-    trace = tmp_path_factory.mktemp("world") / "trace.parquet"
-    meta = TraceMeta(block_len=session.drafter.block_len, max_draft_len=MAX_DRAFT, exact=True)
-    write_trace(trace, meta, to_chunks(rows))
-    return session, dict(zip(spellings, controllers, strict=True)), requests, trace
-
-
-def test_the_prediction_is_exact_where_costs_are(world):
-    # Recorder, replay, loop and formulas agree: no error is left when every round costs what the model says.
-    _, controllers, requests, trace = world
-    seen = measured(requests, list(controllers), seed=7)
-    ahead = predicted(trace, COSTS, list(controllers.values()), seed=7)
-    for name, was, now in zip(controllers, seen, ahead, strict=True):
-        assert now["speedup"] == pytest.approx(was.speedup, rel=1e-9), name
-        assert (now["tokens"], now["rounds"]) == (was.tokens, was.rounds), name
-    assert len({round(was.speedup, 3) for was in seen}) > 4
-
-
-def test_costs_fitted_to_the_run_are_those_it_had(world):
-    session, controllers, requests, trace = world
-    model = in_sample_model(requests, block_len=session.drafter.block_len)
-    assert model is not None
-    for s in (1, 2, 5):
-        assert float(model.verify_s(s, 20)) == pytest.approx(float(COSTS.verify_s(s, 20)), rel=0.02)
-    assert model.draft_pass_s == pytest.approx(COSTS.draft_pass_s)
-    seen = measured(requests, list(controllers), seed=7)
-    own = predicted(trace, model, list(controllers.values()), seed=7)
-    assert max(abs(now["speedup"] / was.speedup - 1) for was, now in zip(seen, own, strict=True)) < 0.07
-    assert in_sample_model([request_of(0, plain=decode_of(2, 1.0, 1.0))], block_len=1) is None
-
-
-def row_of(name: str, speedup: float, now: float, *, half: float = 0.0, own: float | None = None) -> Row:
-    seen = Measured(
-        tokens=10,
-        rounds=5,
-        tau=2.0,
-        decode_s=1.0,
-        speedup=speedup,
-        mean_of_ratios=speedup,
-        ci95=(speedup * (1 - half), speedup * (1 + half)),
-    )
-    return Row(controller=name, measured=seen, predicted=now, in_sample=own, shadow=None)
-
-
-def test_the_verdict_by_hand():
-    plain = row_of(PLAIN, 1.0, 9.0)
-    rows = [plain, row_of("a", 1.0, 1.04), row_of("b", 2.0, 1.8, own=1.9), row_of("c", 1.0, 1.2, half=0.02)]
-    judged = verdict(rows)
-    assert judged is not None
-    assert judged.median_error == pytest.approx(0.1)
-    assert judged.bound == 0.05
-    assert not judged.holds
-    assert judged.in_sample_error == pytest.approx(0.05)
-    wide = verdict([plain, row_of("a", 1.0, 1.1, half=0.11), row_of("b", 1.0, 0.9, half=0.13)])
-    assert wide is not None
-    assert (wide.bound, wide.holds, wide.in_sample_error) == (pytest.approx(0.12), True, None)
-    assert verdict([plain]) is None
 
 
 def test_an_interrupted_run_goes_on_without_repeating_or_losing_a_prompt(tiny, tmp_path, monkeypatch, capsys):
