@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 from specsim import tree_rows as module
 from specsim.engine import as_chain, replay
 from specsim.errors import ConfigError
-from specsim.latency import LatencyModel
+from specsim.latency import LatencyModel, load_latency, save_latency
 from specsim.synth import KINDS, synthesize
+from specsim.trace import write_trace
 from specsim.tree_rows import tree_rows
+from tests.replay_tools import replay_here
 from tests.test_conformance import columns_of, nodes_on_path, tree_of
 from tests.worlds import SPELLED, World, kinds_of, make_tree_world, worlds
 
@@ -203,3 +207,35 @@ def test_rules_for_single_tokens_and_arms_are_refused(spelling: str) -> None:
         replay(world.meta, [world.chunk], world.latency, [spelling])
     if "length" in kinds_of(spelling) and spelling.partition(":")[0] != "failfast-repo":
         assert replay(as_chain(world.meta), [world.chunk], world.latency, [spelling]).kind == "length"
+
+
+@pytest.mark.parametrize("given", ["file", "preset:h100-llama-2-7b:draft_pass_s=0.25,draft_token_s=0.03"])
+def test_a_given_latency_takes_the_place_of_the_recordings(given: str, tmp_path: Path) -> None:
+    """Its draft pass and token are those of the drafter, as the trace's own are; a tree pays all of them."""
+    meta, chunk = synthesize("iid", requests=2, positions=30, max_draft_len=6, block_len=4, alpha=0.5, top_k=2)
+    model = LatencyModel.affine(c_s=0.002, b_s=1.0, draft_pass_s=0.125, draft_token_s=0.01, overhead_s=0.5)
+    if given == "file":
+        given = str(tmp_path / "costs.json")
+        save_latency(given, model)
+    model = load_latency(given)
+    for name, latency in (("own", model), ("other", LatencyModel.affine(c_s=1.0, b_s=1.0, draft_pass_s=9.0))):
+        write_trace(tmp_path / f"{name}.parquet", replace(meta, latency=latency.to_dict()), [chunk])
+    words = ("--json", "-c", "plain", "-c", "static:length=9", "-c", "lambda", "-c", "caddtree", "--max-nodes", "12")
+    own = replay_here(tmp_path / "own.parquet", *words).document()["results"]
+    found = replay_here(tmp_path / "other.parquet", *words, "--latency", given).document()["results"]
+    assert [{**row, "trace": ""} for row in found] == [{**row, "trace": ""} for row in own]
+    alone = replay(replace(meta, max_nodes=12), [chunk], model, ["static:length=9"], keep_rounds=True)
+    (rounds,) = alone.rounds
+    draft_s = int((rounds["drafted_len"] > 0).sum()) * (2 * model.draft_pass_s + 6 * model.draft_token_s)
+    verify_s = model.verify_s(rounds["submitted_len"] + 1)  # the trace tells no context lengths
+    assert found[1]["time_s"] == pytest.approx(draft_s + float((verify_s + model.overhead_s).sum()))
+
+
+@pytest.mark.parametrize("given", ["nowhere.json", "preset:h100-llama-2-7c", "preset:h100-llama-2-7b:draft_pass_s=nan"])
+def test_a_given_latency_that_cannot_be_used(given: str, tmp_path: Path) -> None:
+    meta, chunk = synthesize("iid", requests=1, positions=9, max_draft_len=4, alpha=0.5, top_k=2)
+    write_trace(tmp_path / "t.parquet", meta, [chunk])
+    run = replay_here(tmp_path / "t.parquet", "--latency", given, "--out", tmp_path / "out")
+    assert (run.status, run.out, run.err.count("\n")) == (2, "", 1)
+    assert run.err.startswith("error: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
