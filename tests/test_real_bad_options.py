@@ -191,3 +191,13 @@ def test_generate_refuses_in_one_line(place: Path, loaded: Loaded, name: str, mo
         with pytest.raises(ConfigError) as found:
             loaded.model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, custom_generate=speculative)
         assert str(found.value).isprintable()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_seeds_beyond_those_of_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    main, words = COMMANDS[command]
+    with pytest.raises(SystemExit) as left:
+        run_cli(main, [*words, f"--seed={2**63}", f"--out={tmp_path / 'out'}"])
+    assert left.value.code == 2
+    assert f"{2**63} is not in the range 0<=x<={2**63 - 1}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
