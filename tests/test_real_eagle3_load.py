@@ -206,7 +206,11 @@ def repeated() -> torch.Tensor:
         (None, {"draft_vocab_size": None}, "lacks draft_vocab_size"),
         (None, {"rope_scaling": {"rope_type": "spiral"}}, "rope_type 'spiral': allowed: default, linear"),
         (None, {"model_type": "qwen3"}, "model_type 'qwen3': allowed: llama"),
-        (None, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic': allowed: default, linear"),
+        (
+            None,
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope_type 'dynamic': allowed: default, linear",
+        ),
         (None, {"draft_vocab_size": 0}, r"config.json: draft_vocab_size 0: allowed: a whole number, 1\.\."),
         (None, {"draft_vocab_size": 65}, r"draft_vocab_size 65: allowed: 1\.\.64"),
         (None, {"num_key_value_heads": 3}, "num_key_value_heads 3: allowed: a divisor of 4 attention heads"),
