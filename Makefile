@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-.PHONY: replay test test-slow lint models lab bench gpu clean
+.PHONY: replay test test-slow lint models lab lab-skip bench gpu clean
 
 replay: $(STAMP)
 	$(BIN)/python -m specsim.replay traces/*.parquet
@@ -37,6 +37,11 @@ lab: $(STAMP)
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_dflash.yaml
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_eagle3.yaml
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_fastdllm.yaml
+
+# The lab pair's target trained on so that it can draft for itself, into runs/lab-skip/result (docs/training.md).
+lab-skip: $(STAMP)
+	$(BIN)/python -m real.continuations --target lab --out runs/lab-texts --texts 2560
+	$(BIN)/python -m real.train fit --config real/configs/train/lab_skip.yaml
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else f"Python 3.11 or 3.12 is needed, $(PYTHON) is {v[0]}.{v[1]}: call make PYTHON=python3.11")'

@@ -27,14 +27,19 @@ from real.training.eagle3_module import Eagle3Module  # noqa: E402
 from real.training.fastdllm_module import FastDLLMModule  # noqa: E402
 from real.training.keep import Keeper  # noqa: E402
 from real.training.language_model import LanguageModel  # noqa: E402
+from real.training.mixed_data import MixedText  # noqa: E402
 from real.training.ranges import check_ranges  # noqa: E402
+from real.training.skip_module import SkipFriendlyModel  # noqa: E402
 from real.training.text_data import StdlibText  # noqa: E402
 from real.training.texts import shard_path  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
 from tests.real_training import THIRD_PARTY_WARNINGS, curves, make_texts, train  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
-CLASSES = (LanguageModel, DFlashModule, Eagle3Module, FastDLLMModule, StdlibText, WrittenTexts, Keeper, SlotLoss)
+CLASSES = (
+    *(LanguageModel, SkipFriendlyModel, DFlashModule, Eagle3Module, FastDLLMModule),
+    *(StdlibText, MixedText, WrittenTexts, Keeper, SlotLoss),
+)
 ARGUMENTS = ("block_size=5", "depth=1", "heads=4", "kv_heads=2", "feed_forward=48", "vocabulary=40", "anchors=4")
 
 

@@ -80,14 +80,19 @@ class SubBlocks:
         )
         self.head = target.get_output_embeddings().weight.numel()
 
-    def model(self, arm: Arm) -> Any:
+    def model(self, arm: Arm, first: int = 0) -> Any:
         """The target without the arm's sub-blocks; itself for an arm that leaves nothing out.
+
+        Args:
+            arm: which.
+            first: leave out all layers before this one too; such a model reads, as embeddings, what enters this layer.
 
         Raises:
             ConfigError: an arm of other layers, or that leaves nothing.
         """
-        kept = self.kept(arm.check(self.n_layers))
-        return with_layers(self.target, {n: self._part(n, arm) for n in kept}) if arm.skipped() else self.target
+        kept = [number for number in self.kept(arm.check(self.n_layers)) if number >= first]
+        whole = not arm.skipped() and not first
+        return self.target if whole else with_layers(self.target, {n: self._part(n, arm) for n in kept})
 
     def kept(self, arm: Arm) -> tuple[int, ...]:
         """The layers of which an arm leaves anything, ascending: those its model has."""

@@ -1,7 +1,8 @@
-"""A small causal language model of the Llama class, trained from scratch."""
+"""A small causal language model (Llama class), trained from scratch, and what training any model on text shares."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -17,7 +18,50 @@ from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
 
-class LanguageModel(TrainModule):
+class CausalModule(TrainModule):
+    """A causal language model on windows of text; what it is and how it is trained say subclasses.
+
+    Args:
+        net: transformers causal language model.
+        muon_lr, adam_lr, warmup_steps: see TrainModule.
+    """
+
+    def __init__(self, net: Any, muon_lr: float, adam_lr: float, warmup_steps: int) -> None:
+        super().__init__(muon_lr, adam_lr, warmup_steps)
+        self.net = net
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        loss = cross_entropy(self.net(input_ids=batch[:, :-1], use_cache=False).logits, batch)
+        self.log("val/loss", loss, batch_size=len(batch))
+
+    def about(self) -> dict[str, str]:
+        size, config = sum(parameter.numel() for parameter in self.net.parameters()), self.net.config
+        kind = type(self.net).__name__.removesuffix("ForCausalLM")
+        return {
+            "title": "Small language model of Python sources",
+            "data": self._data().about,
+            "model": f"{kind} class, {config.num_hidden_layers} layers x {config.hidden_size}, {size} parameters",
+        }
+
+    def export(self, folder: Path) -> None:
+        """The model in bfloat16 with the data's tokenizer, as transformers loads them."""
+        transformers_logging.disable_progress_bar()
+        copy.deepcopy(self.net).bfloat16().save_pretrained(folder)
+        self._data().tokenizer.save_pretrained(folder)
+
+    def _data(self) -> StdlibText:
+        data = cast(Any, self.trainer).datamodule
+        if not isinstance(data, StdlibText):
+            raise ConfigError("a language model is trained on real.training.text_data.StdlibText")
+        return data
+
+
+def cross_entropy(logits: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
+    """Mean next-token loss in nats of float[B, T, V] logits on int64[B, T + 1] windows."""
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+
+class LanguageModel(CausalModule):
     """Next-token cross-entropy in nats.
 
     Deep and narrow on purpose: a plain step then costs many layers, and a drafter of one layer is cheap beside it.
@@ -51,7 +95,6 @@ class LanguageModel(TrainModule):
         adam_lr: float = 0.003,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(muon_lr, adam_lr, warmup_steps)
         head_size(hidden, heads)
         config = LlamaConfig(
             vocab_size=vocabulary,
@@ -68,7 +111,8 @@ class LanguageModel(TrainModule):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.net = LlamaForCausalLM(config)
+            net = LlamaForCausalLM(config)
+        super().__init__(net, muon_lr, adam_lr, warmup_steps)
 
     def setup(self, stage: str) -> None:
         config, data = self.net.config, self._data()
@@ -81,36 +125,7 @@ class LanguageModel(TrainModule):
                 f"model.vocabulary={config.vocab_size}: allowed is data.vocabulary, {data.vocabulary}, or more"
             )
 
-    def _loss(self, windows: torch.Tensor) -> torch.Tensor:
-        logits = self.net(input_ids=windows[:, :-1], use_cache=False).logits
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
-
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        loss = self._loss(batch)
+        loss = cross_entropy(self.net(input_ids=batch[:, :-1], use_cache=False).logits, batch)
         self.log("train/loss", loss.detach())
         return loss
-
-    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        self.log("val/loss", self._loss(batch), batch_size=len(batch))
-
-    def about(self) -> dict[str, str]:
-        size, config = sum(parameter.numel() for parameter in self.net.parameters()), self.net.config
-        return {
-            "title": "Small language model of Python sources",
-            "data": self._data().about,
-            "model": f"Llama class, {config.num_hidden_layers} layers x {config.hidden_size}, {size} parameters",
-        }
-
-    def export(self, folder: Path) -> None:
-        """The model in bfloat16 with the data's tokenizer, as transformers loads them."""
-        transformers_logging.disable_progress_bar()
-        half = LlamaForCausalLM(self.net.config).bfloat16()
-        half.load_state_dict(self.net.state_dict())
-        half.save_pretrained(folder)
-        self._data().tokenizer.save_pretrained(folder)
-
-    def _data(self) -> StdlibText:
-        data = cast(Any, self.trainer).datamodule
-        if not isinstance(data, StdlibText):
-            raise ConfigError("a language model is trained on real.training.text_data.StdlibText")
-        return data

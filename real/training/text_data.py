@@ -91,7 +91,7 @@ class StdlibText(LightningDataModule):
         documents = stdlib_documents()
         kept = [document for document in documents if not document.held_out][: self.files]
         held_out = [document for document in documents if document.held_out]
-        self.tokenizer = train_tokenizer((document.text for document in kept), self.vocabulary, self.length)
+        self.tokenizer = self._make_tokenizer(kept)
         training, checking = self._stream(kept), self._stream(held_out)
         if len(checking) <= self.length:
             raise ConfigError(f"data.length {self.length}: the held-out text has {len(checking)} tokens; use less")
@@ -105,6 +105,9 @@ class StdlibText(LightningDataModule):
             f"sources of the standard library of Python {platform.python_version()}: {len(kept)} files, "
             f"{len(training)} tokens for training; {len(held_out)} whole files, {len(checking)} tokens held out"
         )
+
+    def _make_tokenizer(self, documents: Sequence[Document]) -> PreTrainedTokenizerFast:
+        return train_tokenizer((document.text for document in documents), self.vocabulary, self.length)
 
     def _stream(self, documents: Sequence[Document]) -> np.ndarray:
         """int64[N] tokens of all documents, each closed by the end of text."""
