@@ -116,7 +116,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
-def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
+def fit(samples: Sequence[Sample], provenance: Mapping[str, Any], *, arms: bool = False) -> FitReport:
     """The latency model of these rounds: medians, form chosen on held-out error, context term where it shows.
 
     Three exceptions, which the provenance names. A context term that comes out negative is noise and left out. When a
@@ -124,10 +124,18 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any]) -> FitReport:
     And when the chosen form misses a measured length by more than `TOLERANCE` a table is, if that comes closer: on CPUs
     a pass over one token runs other kernels than a pass over two, a jump that held-out errors hardly see.
 
+    Args:
+        samples: measured rounds.
+        provenance: what else the model's says.
+        arms: the drafter has several configurations. A trace of them holds the seconds of whole drafts, so nothing of a
+            draft's cost is put into verify.
+
     Raises:
         ConfigError: too few lengths, or longer passes were measurably faster: the machine was not quiet.
     """
     costs = draft_costs(samples)
+    if arms:
+        costs = replace(costs, first_s=0.0, catch_up_s=0.0, acceptance=0.0)
     details: dict[str, Any] = {
         **provenance,
         "rounds_measured": len(samples),
@@ -257,7 +265,7 @@ def calibrate(
         "repeats": repeats,
         "clock_s": clock_cost_s(loaded.device),
     }
-    return fit(samples, machine(loaded, drafter) | more)
+    return fit(samples, machine(loaded, drafter) | more, arms=len(drafter.arm_costs) > 1)
 
 
 def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from real.data import Prompt, choose, encode, load_prompts, prompt_format
 from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
 from real.drafters.ddtree import NodeTrees
+from real.drafters.selfspec import SelfDrafter
+from real.drafters.selfspec_record import arms_of, names_of
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
 from real.options import SEED
 from real.progress import Steps
@@ -75,7 +77,7 @@ def record(
     encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
     check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
     proposer = proposer_of(drafter)
-    work = WorkDir(out, _config(settings, prompts), restart=restart)
+    work = WorkDir(out, _config(settings, drafter, prompts), restart=restart)
     kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
     with Steps(console, f"{out.name}, request", len(prompts), before=len(kept)) as steps:
         for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
@@ -108,15 +110,19 @@ def to_chunks(requests: Sequence[RequestRows]) -> Iterator[TraceChunk]:
             ctx_len=(rows.prompt_len + pos).astype(np.int32),
             offsets=rows.offsets,
             accept_len=rows.accept_len,
-            q=rows.q,
-            p=rows.p,
-            accept_prob=rows.accept_prob,
-            entropy=rows.entropy,
             first_row=first_row,
+            **_drafted(rows),
             **_top_tokens(rows),
             **_passes(rows),
         )
         first_row += n
+
+
+def _drafted(rows: RequestRows) -> dict[str, Any]:
+    """What a trace holds of drafts: of arms other columns than of a drafter's one."""
+    arms = rows.arm_accept_len.shape[1] > 0
+    names = ("arm_accept_len", "arm_draft_s") if arms else ("q", "p", "accept_prob", "entropy")
+    return {name: getattr(rows, name) for name in names}
 
 
 def _passes(rows: RequestRows) -> dict[str, Any]:
@@ -141,6 +147,9 @@ def trace_shape(drafter: Drafter, max_draft_len: int) -> dict[str, Any]:
     if isinstance(drafter, NodeTrees):
         shape = {"block_len": drafter.slots.block_len, "max_draft_len": drafter.depth, "max_nodes": drafter.budget}
         return {"kind": "tree", **shape}
+    if isinstance(drafter, SelfDrafter):
+        length = drafter.arm_draft_len
+        return {"kind": "arm", "block_len": 1, "max_draft_len": length, "draft_len": length}
     return {"block_len": drafter.block_len, "max_draft_len": max_draft_len, "pass_rule": drafter.pass_rule}
 
 
@@ -159,6 +168,7 @@ def trace_meta(
         target=loaded.name,
         drafter=settings.drafter.name,
         **trace_shape(drafter, settings.max_draft_len),
+        arms=_arms(drafter, requests),
         temperature=float(settings.sample),
         exact=mismatches == 0 and not settings.sample,
         mismatches=mismatches,
@@ -185,6 +195,13 @@ def trace_meta(
             **_passes_per_block(drafter, requests),
         },
     )
+
+
+def _arms(drafter: Drafter, requests: Sequence[RequestRows]) -> tuple[dict[str, Any], ...] | None:
+    """The arms of a trace of them."""
+    if not isinstance(drafter, SelfDrafter):
+        return None
+    return arms_of(drafter, np.concatenate([rows.arm_draft_s for rows in requests]))
 
 
 def _passes_per_block(drafter: Drafter, requests: Sequence[RequestRows]) -> dict[str, float]:
@@ -215,9 +232,10 @@ def check_windows(
                 )
 
 
-def _config(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    drafter = vars(settings.drafter)
-    return {**vars(settings), "drafter": drafter, "prompts": [prompt.id for prompt in prompts]}
+def _config(settings: Settings, drafter: Drafter, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    spec, ids = vars(settings.drafter), [prompt.id for prompt in prompts]
+    arms = {"arms": list(names_of(drafter))} if isinstance(drafter, SelfDrafter) else {}
+    return {**vars(settings), "drafter": spec, "prompts": ids, **arms}
 
 
 def _versions() -> dict[str, str]:
@@ -354,7 +372,8 @@ def save(
         to_chunks(requests),
         extra_columns={"token": tokens.astype(np.int32)},
     )
-    WorkDir(out, _config(settings, choose(load_prompts(settings.dataset), settings.requests, settings.seed))).remove()
+    prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
+    WorkDir(out, _config(settings, drafter, prompts)).remove()
     accept_len = np.concatenate([rows.accept_len for rows in requests])
     mismatches = sum(rows.mismatches for rows in requests)
     return (

@@ -15,7 +15,7 @@ controller would go through, though not the draw that a run with other random nu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ from real.drafters.fastdllm_record import FastDLLMProposer, PassDrafts
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import MAX_NGRAM_LEN, PromptLookupDrafter, lookup
 from real.drafters.selfspec import SelfDrafter
+from real.drafters.selfspec_record import ArmsRecorder
 from real.loop import Settings, decode
 from real.session import ANY_LATENCY
 from real.target import Target
@@ -103,11 +104,11 @@ class PromptLookupProposer:
         return drafts
 
 
-def proposer_of(drafter: Drafter) -> Proposer:
+def proposer_of(drafter: Drafter) -> Proposer | ArmsRecorder:
     """What a drafter of the decode loop would propose at every position.
 
     Raises:
-        ConfigError: a drafter that proposes nothing, or draws its tokens.
+        ConfigError: a drafter that proposes nothing, draws its tokens, or makes drafts that no trace can hold.
     """
     if isinstance(drafter, ModelDrafter) and not drafter.samples:
         return ModelProposer(drafter.model, width=drafter.width)
@@ -128,10 +129,7 @@ def proposer_of(drafter: Drafter) -> Proposer:
             "(eagle3:path=.. without tree), or compare controllers live (real.run)"
         )
     if isinstance(drafter, SelfDrafter):
-        raise ConfigError(
-            f"drafter {drafter.name!r}: drafts on the target's own cache are not recorded; compare controllers live "
-            "(real.run), or record layer-skip, which keeps a cache of its own and so drafts other tokens"
-        )
+        return ArmsRecorder(drafter)
     if isinstance(drafter, FastDLLMDrafter):
         return FastDLLMProposer(drafter)
     if isinstance(drafter, PromptLookupDrafter):
@@ -155,6 +153,8 @@ class RequestRows:
         target_rank: int16[N] rank of the text's token among them, or -1, of trees (`real.drafters.ddtree_record`).
         pass_offsets, pass_count, pass_filled, conf_offsets, pass_conf, draft_s: as in `specsim.chunk.TraceChunk`, all
             with pass_offsets; empty where the drafter does not report its passes.
+        arm_accept_len, arm_draft_s: int16[n, K] and float32[n, K] as in `specsim.chunk.TraceChunk`; K = 0: no arms.
+            With arms the offsets are those of their draft length, N is 0, and accept_len the best arm's.
     """
 
     prompt_len: int
@@ -175,6 +175,8 @@ class RequestRows:
     conf_offsets: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     pass_conf: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     draft_s: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    arm_accept_len: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros((0, 0), np.int16))
+    arm_draft_s: Float32Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 def decode_plain(
@@ -203,7 +205,7 @@ def decode_plain(
 @torch.inference_mode()
 def record_request(
     target: Any,
-    proposer: Proposer,
+    proposer: Proposer | ArmsRecorder,
     prompt: torch.Tensor,
     *,
     max_new_tokens: int,
@@ -216,7 +218,8 @@ def record_request(
 
     Row pos: the drafter sees the prompt and `pos` output tokens; its token i (1-based) is compared with output token
     pos + i - 1. The draft length m is at most `max_draft_len` and n - pos - 1, the tokens left after this position.
-    Positions of trees are not cut there (`real.drafters.ddtree_record`).
+    Positions of trees are not cut there (`real.drafters.ddtree_record`), nor are drafts of arms, of which the seconds
+    are wanted; no more tokens count as accepted than are left.
 
     Args:
         target: causal language model; the comparison is exact only in float32.
@@ -231,6 +234,8 @@ def record_request(
     output = decode_plain(target, prompt, max_new_tokens, stop_ids, sampled=sampled)
     text = torch.cat([prompt, prompt.new_tensor(output)])
     n, prompt_len = len(output), len(prompt)
+    if isinstance(proposer, ArmsRecorder):
+        return _arm_rows(target, proposer, text, prompt_len, log=None if sampled else log)
     left = n - 1 - torch.arange(n, device=prompt.device)
     longest = left.clamp(max=max_draft_len)
     if isinstance(proposer, TreeProposer):
@@ -265,6 +270,38 @@ def record_request(
         mismatches=mismatches,
         **trees,
         **(drafts.columns() if isinstance(drafts, PassDrafts) else {}),
+    )
+
+
+def _arm_rows(
+    target: Any, recorder: ArmsRecorder, text: torch.Tensor, prompt_len: int, *, log: Callable[[str], None] | None
+) -> RequestRows:
+    """The rows of a text by arms; `log` as for `record_request`, None for a sampled text."""
+    found = recorder.walk(text, prompt_len)
+    n, arms, length = found.tokens.shape
+    left = n - 1 - torch.arange(n, device=text.device)
+    starts, mismatches = _starts(prompt_len, left), 0
+    if log is not None:
+        whole = BranchRunner(target, text, first=prompt_len - 1, slots=0)
+        mismatches = _check_text(whole.text_logits[:n], text[prompt_len:], log)
+    accepted = torch.zeros(n, arms, dtype=torch.int64)
+    for arm in range(arms):
+        drafts = replace(Drafts.empty(torch.full_like(left, length)), tokens=found.tokens[:, arm])
+        accepted[:, arm] = torch.minimum(leading_matches(text, starts, drafts), left).cpu()
+    nothing = np.zeros(0, np.float32)
+    return RequestRows(
+        prompt_len=prompt_len,
+        output=text[prompt_len:].cpu().numpy(),
+        offsets=np.arange(n + 1, dtype=np.int64) * length,
+        tokens=np.zeros(0, np.int64),
+        q=nothing,
+        p=nothing,
+        accept_prob=nothing,
+        entropy=nothing,
+        accept_len=accepted.amax(dim=1).numpy().astype(np.int16),
+        mismatches=mismatches,
+        arm_accept_len=accepted.numpy().astype(np.int16),
+        arm_draft_s=found.draft_s.astype(np.float32),
     )
 
 

@@ -43,6 +43,7 @@ from real.validation import (
     CALIBRATION,
     TRACE,
     Work,
+    check_costs,
     check_predictable,
     check_trace,
     frozen_calibration,
@@ -86,6 +87,7 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
     recording = probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits)
     # All that can be refused is, before there is a folder.
     proposer_of(session.drafter)
+    check_costs(session.drafter)
     probe.check_windows(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
     digests = {key: None if path is None else _digest(key, path) for key, path in frozen.items()}
     if (given := frozen["trace"]) is not None:

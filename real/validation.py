@@ -99,6 +99,20 @@ def check_predictable(controllers: Sequence[Controller], drafter: Drafter) -> No
         )
 
 
+def check_costs(drafter: Drafter) -> None:
+    """Refuse a drafter of several arms: a calibration holds the seconds of one.
+
+    Raises:
+        ConfigError: it has several.
+    """
+    if len(drafter.arm_costs) > 1:
+        raise ConfigError(
+            f"drafter {drafter.name!r}: a calibration holds the seconds of one arm, not of {len(drafter.arm_costs)}, "
+            "so nothing is predicted from it; record the arms (real.probe) and replay them at their recorded seconds "
+            "(specsim.replay), or compare live (real.run)"
+        )
+
+
 def check_trace(path: Path, session: Session, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:
     """Refuse a trace of anything else than this run's prompts, models and limits.
 

@@ -100,7 +100,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
         make("self:skip=4", sampling="sample")
     with pytest.raises(ConfigError, match=r"arms of a target of 12 decoder layers \(tiny\); this one has 3"):
         make(f"self:arms={arms_file(tmp_path, '4')}", layers=3)
-    with pytest.raises(ConfigError, match="are not recorded"):
+    with pytest.raises(ConfigError, match="a trace of arms is for choosing among several"):
         proposer_of(make("self:skip=4"))
 
 

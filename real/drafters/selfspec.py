@@ -110,6 +110,12 @@ class SelfDrafter(Drafter):
         self._last = torch.tensor(tokens[-1:], device=self._last.device)
         self._begin()
 
+    def forget(self) -> list[torch.Tensor]:
+        """Drop the round's draft as if none had been asked for, and give its tokens; the cache is left to its owner."""
+        tokens = self._tokens
+        self._begin()
+        return tokens
+
     def _begin(self) -> None:
         self._arm, self._over = -1, False
         self._tokens: list[torch.Tensor] = []

@@ -39,7 +39,7 @@ from real.progress import Steps
 from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, make_drafter
 from real.target import Target
-from real.validation import PromptRun, Work, check_predictable, frozen_calibration, frozen_trace
+from real.validation import PromptRun, Work, check_costs, check_predictable, frozen_calibration, frozen_trace
 from specsim.controllers import Controller, build
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
@@ -231,6 +231,7 @@ def _prepare(work: Work, repeats: int) -> Ready:
     trace, why = None, None
     try:
         proposer_of(work.session.drafter)
+        check_costs(work.session.drafter)
     except ConfigError as error:
         why = str(error)
     else:

@@ -1,0 +1,132 @@
+"""What every arm of a self-speculating drafter would draft at every position of a response, and in how many seconds.
+
+Owns the walk along the response, and the order of arms in traces. The drafter is the live one, on a cache that holds
+what the target's would: all committed tokens but the last. Between two drafts stands the target's pass over the draft
+before, as in a decode. A loop over drafts alone would find its weights in the machine's caches and look too fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from real.cache import KVCache, forward
+from real.clock import DRAFT, Clock, clock_for
+from real.drafters.family import FixedArms
+from real.drafters.selfspec import SelfDrafter
+from real.draws import KeyedDraws
+from specsim.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmDrafts:
+    """Drafts of K arms of L tokens each at n positions, arms in the order of traces.
+
+    Args:
+        tokens: int64[n, K, L] on the target's device.
+        draft_s: float64[n, K] seconds of each whole draft.
+    """
+
+    tokens: torch.Tensor
+    draft_s: np.ndarray
+
+
+class ArmsRecorder:
+    """Drafts with every arm everywhere.
+
+    Args:
+        drafter: a chain drafter of several arms that were known before, whose drafts have one length.
+
+    Raises:
+        ConfigError: another one, of which no arm trace can be.
+    """
+
+    def __init__(self, drafter: SelfDrafter) -> None:
+        advice = "compare controllers live (real.run)"
+        if not isinstance(drafter.family, FixedArms):
+            raise ConfigError(f"drafter {drafter.name!r}: arms made while decoding are in no trace; {advice}")
+        if drafter.family.size < 2:
+            raise ConfigError(
+                f"drafter {drafter.name!r}: a trace of arms is for choosing among several; record a file of arms "
+                f"(self:arms=FILE), or layer-skip, whose own cache makes it draft other tokens, or {advice}"
+            )
+        if drafter.stop is not None:
+            raise ConfigError(
+                f"drafter {drafter.name!r}: in a trace of arms every arm drafts and is charged for the same number of "
+                f"tokens, with stop their number varies; record it without stop, or {advice}"
+            )
+        if drafter.depth is not None:
+            raise ConfigError(
+                f"drafter {drafter.name!r}: a trace of arms holds chains, and the seconds of verifying chains; record "
+                f"it without tree, or {advice}"
+            )
+        self.drafter, self.arms = drafter, drafter.family.size
+        self._warm = False
+
+    def walk(self, text: torch.Tensor, prompt_len: int) -> ArmDrafts:
+        """Drafts after every token of a response, each as long as live ones far from any limit.
+
+        Args:
+            text: int64[prompt_len + n] prompt and response.
+            prompt_len: tokens of the prompt, at least 1.
+        """
+        drafter, length = self.drafter, self.drafter.arm_draft_len
+        model, n = drafter.blocks.target, len(text) - prompt_len
+        cache = KVCache(len(text) + length + 1)
+        if prompt_len > 1:
+            forward(model, text[: prompt_len - 1], cache, keep=1)
+        drafter.loan.cache = cache
+        drafter.start(text[:prompt_len], cache.capacity, KeyedDraws(0, 0), ())
+        clock = clock_for(text.device)
+        clock.start()
+        tokens = text.new_zeros(n, self.arms, length)
+        draft_s = np.zeros((n, self.arms))
+        words = text.tolist()
+        for pos in range(n):
+            last = text[prompt_len + pos - 1 : prompt_len + pos]
+            turns = [(pos + place) % self.arms for place in range(self.arms)]
+            # The first drafts of a process also pay for what is made once.
+            for arm in turns if self._warm else [*turns, *turns]:
+                tokens[pos, arm], draft_s[pos, arm] = self._try(arm, last, cache, clock)
+            self._warm = True
+            forward(model, last, cache, keep=1)
+            drafter.commit(words[prompt_len + pos : prompt_len + pos + 1])
+        return ArmDrafts(tokens=tokens.flip(1), draft_s=draft_s[:, ::-1])
+
+    def _try(self, arm: int, last: torch.Tensor, cache: KVCache, clock: Clock) -> tuple[torch.Tensor, float]:
+        """A whole draft of an arm and its seconds, then the target's pass over it; the cache is left as it was."""
+        held = cache.length
+        clock.enter()
+        draft = self.drafter.propose(self.drafter.arm_draft_len, arm)
+        draft.q.float().cpu()  # a controller looks at them
+        clock.leave(DRAFT)
+        tokens = torch.cat(self.drafter.forget())
+        cache.crop_to(held)
+        forward(self.drafter.blocks.target, torch.cat([last, tokens]), cache)
+        cache.crop_to(held)
+        return tokens, clock.read()[0]
+
+
+def names_of(drafter: SelfDrafter) -> tuple[str, ...]:
+    """Spellings of a drafter's arms in the order of traces, by ascending kept compute: the controllers', reversed.
+
+    The whole target's is empty.
+    """
+    return tuple(str(drafter.family.arm(number)) for number in reversed(range(drafter.family.size)))
+
+
+def arms_of(drafter: SelfDrafter, draft_s: np.ndarray) -> tuple[dict[str, Any], ...]:
+    """`arms` of a trace's metadata.
+
+    Args:
+        drafter: that was recorded.
+        draft_s: float[n, K] seconds of whole drafts, in the order of traces; their medians are told, per token.
+    """
+    seconds = np.median(draft_s.astype(np.float64), axis=0) / drafter.arm_draft_len
+    return tuple(
+        {"name": name, "budget": kept, "draft_s": float(one)}
+        for name, kept, one in zip(names_of(drafter), reversed(drafter.arm_costs), seconds, strict=True)
+    )
