@@ -13,7 +13,8 @@ keep every key and are limited by their mask, so taking tokens back cannot lose 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -107,6 +108,23 @@ class KVCache:
                 buffer[:, :, start : start + len(places)] = buffer[:, :, rows]
         self.crop_to(start + len(places))
         self._positions = None
+
+    @contextmanager
+    def aside(self, length: int) -> Iterator[None]:
+        """While it is open, what stands from `length` on is forgotten; afterwards the cache is as it was before."""
+        lengths, positions = dict(self._lengths), self._positions
+        kept = [
+            {layer: buffer[:, :, length : lengths[layer]].clone() for layer, buffer in buffers.items()}
+            for buffers in (self._keys, self._values)
+        ]
+        self.crop_to(length)
+        try:
+            yield
+        finally:
+            for buffers, rows in zip((self._keys, self._values), kept, strict=True):
+                for layer, held in rows.items():
+                    buffers[layer][:, :, length : lengths[layer]] = held
+            self._lengths, self._positions = {layer: lengths.get(layer, 0) for layer in self._lengths}, positions
 
     def append_rows(self, source: KVCache, rows: torch.Tensor) -> None:
         """Append copies of what another cache holds at some places (int64[n]), in each layer that has written there."""

@@ -27,7 +27,12 @@ class Tap:
         layers: 0-based decoder layers, whose output is read.
         width: numbers per token in all, len(layers) * hidden size.
         like: any tensor of the target's type and device.
+
+    Attributes:
+        prompt_only: fill it for the prompt's tokens and no others.
     """
+
+    prompt_only = False
 
     def __init__(self, layers: tuple[int, ...], width: int, like: torch.Tensor) -> None:
         self.layers, self.width = layers, width
@@ -121,6 +126,8 @@ class Target:
             self._waiting = ids[:0]
             if tap is not None and self._features is not None:
                 tap.add(self._features)
+        if tap is not None and tap.prompt_only:
+            self._tap = None
 
     def score(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:
         """float[s, V] logits of what follows each of int64[s] tokens: the last committed one and the draft.

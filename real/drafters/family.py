@@ -5,13 +5,15 @@ Owns the interface between the drafter and whatever makes its arms. Knows neithe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 
 from real.builders.arm import Arm
 from real.cache import KVCache
+from real.target import Tap
 
 
 class Observation(NamedTuple):
@@ -36,11 +38,17 @@ class Family(Protocol):
 
     Attributes:
         size: number of arms, known beforehand; controllers number them 0..size - 1 by ascending amount left out.
-        wants_states: whether `Observation.states` is to be filled.
+        wants_states: whether `Observation.states` is to be filled; asked again in every round, after `arm`.
+        tap: hidden states of the target that it reads; None: it reads none.
     """
 
     size: int
     wants_states: bool = False
+    tap: Tap | None = None
+
+    def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
+        """What `cost` gives for each arm, NaN where that is not known beforehand."""
+        return (math.nan,) * self.size
 
     def start(self, prompt: torch.Tensor) -> None:
         """Begin a request (prompt int64[P])."""
@@ -71,6 +79,9 @@ class FixedArms(Family):
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self.arms, self.size = tuple(arms), len(arms)
+
+    def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
+        return tuple(map(cost, self.arms))
 
     def start(self, prompt: torch.Tensor) -> None:
         pass

@@ -15,7 +15,6 @@ controller's choice; which arms there are says a `real.drafters.family.Family`, 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +25,9 @@ from real.branches import greedy_choice
 from real.builders.arm import Arm, cost_order, read_arms
 from real.cache import forward
 from real.drafters.base import Drafter
+from real.drafters.cossim import KEYS as COSSIM_KEYS
+from real.drafters.cossim import NAME as COSSIM
+from real.drafters.cossim import cossim_arms
 from real.drafters.family import Family, FixedArms, Observation
 from real.drafters.options import fraction, whole
 from real.drafters.spine import MOST_CANDIDATES, Spine, likeliest
@@ -85,8 +87,7 @@ class SelfDrafter(Drafter):
         self.loan = self._loan = Loan()
         if tree:
             self.depth, self.max_scored_len = max_draft_len, MOST_CANDIDATES * max_draft_len
-        costs = [blocks.cost(arm) for arm in family.arms] if isinstance(family, FixedArms) else [math.nan] * family.size
-        self.arm_costs = tuple(costs)
+        self.arm_costs, self.tap = family.costs(blocks.cost), family.tap
         self._shortened = lru_cache(SHORTENED)(blocks.model)
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
@@ -157,10 +158,11 @@ class SelfDrafter(Drafter):
 def make_selfspec(
     options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
 ) -> SelfDrafter:
-    """The drafter `self:skip=9-14` or `self:arms=FILE`, with `length=4`, `stop=0.7`, `tree=published`, of a target.
+    """The drafter `self:skip=9-14`, `self:arms=FILE` or `self:build=cossim` of a target.
 
     Args:
-        options: `skip`: one arm (`real.builders.arm`); `arms`: a file of several; `length`: tokens that an arm drafts,
+        options: `skip`: one arm (`real.builders.arm`); `arms`: a file of several; `build`: makes them for every prompt
+            (`real.drafters.cossim` has its options, of which `arms` is a number); `length`: tokens that an arm drafts,
             and the longest draft where there are several; `stop`, `tree`: as for `SelfDrafter`.
         loaded: the target.
         max_draft_len: most tokens proposed in a round.
@@ -171,18 +173,17 @@ def make_selfspec(
     """
     if sampling != "greedy":
         raise ConfigError(f"self: draft sampling {sampling!r}; allowed: greedy, which is lossless at any temperature")
-    if ("skip" in options) == ("arms" in options):
-        raise ConfigError("self: name its arms in one way: skip=9-14 (one arm), or arms=FILE (an arms.json)")
+    _check_ways(options)
     if options.get("tree", PUBLISHED) != PUBLISHED:
         raise ConfigError(f"self: tree is {options['tree']!r}; allowed: {PUBLISHED}")
     blocks = SubBlocks(loaded.model)
-    arms, named = _arms(options, blocks)
+    family, named = _family(options, blocks)
     length = whole("self", "length", options.get("length", str(min(DRAFT_LEN, max_draft_len))), high=max_draft_len)
     return SelfDrafter(
         blocks,
-        FixedArms(arms),
+        family,
         name=f"self:{','.join(f'{key}={value}' for key, value in {**options, **named}.items())}",
-        max_draft_len=max_draft_len if len(arms) == 1 and "length" not in options else length,
+        max_draft_len=max_draft_len if family.size == 1 and "length" not in options else length,
         arm_draft_len=length,
         stop=fraction("self", "stop", options["stop"]) if "stop" in options else None,
         stop_ids=loaded.stop_ids,
@@ -190,11 +191,31 @@ def make_selfspec(
     )
 
 
-def _arms(options: Mapping[str, str], blocks: SubBlocks) -> tuple[list[Arm], dict[str, str]]:
+def _check_ways(options: Mapping[str, str]) -> None:
+    """Refuse options that do not say which arms there are in one way."""
+    if options.get("build", COSSIM) != COSSIM:
+        raise ConfigError(
+            f"self: build is {options['build']!r}; allowed: {COSSIM}. Arms made by other means come from a file, "
+            "self:arms=FILE"
+        )
+    alone = sorted(set(options) & set(COSSIM_KEYS) - {"arms"})
+    if "build" not in options and alone:
+        raise ConfigError(f"self: {alone[0]} belongs to build={COSSIM}; name that too, or leave it out")
+    ways = ("skip" in options) + ("arms" in options or "build" in options)
+    if ways != 1:
+        raise ConfigError(
+            "self: name its arms in one way: skip=9-14 (one arm), arms=FILE (an arms.json), or build=cossim (made for "
+            "every prompt)"
+        )
+
+
+def _family(options: Mapping[str, str], blocks: SubBlocks) -> tuple[Family, dict[str, str]]:
     """(arms in the controllers' order; what names them, since costs and acceptance of other arms are another's)."""
+    if "build" in options:
+        return cossim_arms(options, blocks), {}
     if "skip" in options:
         arm = Arm.parse(options["skip"], blocks.n_layers)
-        return [arm], {"skip": str(arm)}
+        return FixedArms([arm]), {"skip": str(arm)}
     file = read_arms(options["arms"])
     if file.n_layers != blocks.n_layers:
         raise ConfigError(
@@ -203,4 +224,4 @@ def _arms(options: Mapping[str, str], blocks: SubBlocks) -> tuple[list[Arm], dic
         )
     arms = cost_order(file.arms, attention=blocks.attention, mlp=blocks.mlp)
     digest = hashlib.sha256(" ".join(map(str, arms)).encode()).hexdigest()[:8]
-    return arms, {"arms": f"{Path(options['arms']).name}#{digest}"}
+    return FixedArms(arms), {"arms": f"{Path(options['arms']).name}#{digest}"}

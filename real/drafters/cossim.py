@@ -1,0 +1,199 @@
+"""cosSim live: a self-speculating drafter whose arms are made in the first rounds of every prompt.
+
+Importances before anything is left out come from the whole target, beside decoding: from passes over tokens that it
+would decode next (`tokens`, which SP2ec's code commits as it goes), or from its pass over the prompt (`prompt`, which
+costs no pass). Then every round with the newest arm gives the importances that decide the next one.
+
+Owns when a round is a construction round, the warm-up, the probe, and the seconds that all of it takes. Which layer
+goes next is `real.builders.cossim`'s matter, which rounds are played the controller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+import torch
+
+from real.builders.arm import Arm
+from real.builders.cossim import Construction, Rows, boundary, max_removed, mean_importance, removable, usable_rows
+from real.builders.cossim import warmup_importance as mean_of_warmup
+from real.builders.similarity import importance_rows
+from real.cache import KVCache
+from real.drafters.family import Family, Observation
+from real.drafters.options import fraction, whole
+from real.drafters.subblocks import SubBlocks
+from real.target import Tap, make_tap
+from specsim.errors import ConfigError
+
+NAME: Final = "cossim"
+TOKENS, PROMPT = "tokens", "prompt"
+WARMUPS: Final = (TOKENS, PROMPT)
+KEYS: Final = ("arms", "fraction", "zero", "warmup", "probe")
+_PASSES: Final = 4  # of the warm-up: the first is never used, the three after it are averaged
+
+
+class CossimArms(Family):
+    """Nested arms of whole layers, made anew for every prompt.
+
+    Arm k is played first in the k-th construction round, so that controllers which begin with 0, 1, 2, ... pull every
+    arm once by constructing it. While an arm that is asked for does not exist yet, the newest one is played in its
+    place, as a preparatory round. A construction round without importances ends the construction, as published.
+
+    Args:
+        blocks: the target in pieces.
+        arms: how many, the zero-skip arm included; None: as many as `share` allows.
+        share: most layers left out, as a fraction of all; None: half of those that may be.
+        zero_skip: whether arm 0 leaves nothing out.
+        warmup: `tokens` or `prompt`; a prompt of one token has no pass to look at and is warmed up by tokens.
+        probe: make the pass on the token at the boundary after every construction round.
+
+    Attributes:
+        arms: those made for this prompt, ascending by what they leave out.
+        build_s: seconds spent on this prompt so far: warm-up passes, importances, probes, decisions.
+        preparatory: rounds of this prompt that asked for an arm not yet made.
+        building: whether there are arms to come.
+
+    Raises:
+        ConfigError: too few layers, or arms that cannot be made of them.
+    """
+
+    def __init__(
+        self,
+        blocks: SubBlocks,
+        *,
+        arms: int | None = None,
+        share: float | None = None,
+        zero_skip: bool = False,
+        warmup: str = TOKENS,
+        probe: bool = True,
+    ) -> None:
+        most = len(removable(blocks.n_layers)) + zero_skip
+        if arms is not None and share is not None:
+            raise ConfigError("self: arms and fraction both say how many arms there are; give one of them")
+        if arms is not None and not 1 + zero_skip <= arms <= most:
+            raise ConfigError(
+                f"self: {arms} arms; allowed: {1 + zero_skip}..{most}, of {blocks.n_layers} layers the two at either "
+                "end stay"
+            )
+        removed = max_removed(blocks.n_layers, share) if arms is None else arms - zero_skip
+        if removed < 1:
+            raise ConfigError(f"self: fraction {share:g} leaves out none of {blocks.n_layers} layers; take more")
+        if warmup not in WARMUPS:
+            raise ConfigError(f"self: warmup is {warmup!r}; allowed: {', '.join(WARMUPS)}")
+        self._blocks, self._removed, self._zero, self._probe = blocks, removed, zero_skip, probe
+        self.size = removed + zero_skip
+        # Of the layers that may go: what enters the first of them, and what leaves each.
+        edges = range(removable(blocks.n_layers)[0] - 1, removable(blocks.n_layers)[-1] + 1)
+        self.tap: Tap | None = make_tap(blocks.target, edges) if warmup == PROMPT else None
+        if self.tap is not None:
+            self.tap.prompt_only = True
+
+    def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
+        # Every layer is as large as another, so any of as many will do.
+        first, counts = removable(self._blocks.n_layers)[0], range(1 - self._zero, self._removed + 1)
+        return tuple(cost(Arm.blocks(range(first, first + count))) for count in counts)
+
+    def start(self, prompt: torch.Tensor) -> None:
+        self._construction = Construction(self._blocks.n_layers, span=(1, self._removed), zero_skip=self._zero)
+        self.arms: list[Arm] = []
+        self.build_s, self.preparatory, self.wants_states = 0.0, 0, False
+        self._played = -1
+
+    def look(self, prompt: torch.Tensor, cache: KVCache) -> None:
+        started = perf_counter()
+        self._cache = cache
+        importance = None if self.tap is None else self._of_prompt(self.tap)
+        if importance is None:
+            importance = self._of_tokens(prompt[-1:])
+        self._take(self._construction.begin(importance))
+        if not self.arms:  # nothing to go by: too little room for the warm-up, or numbers that are not finite
+            self.arms = [Arm()]
+        self.build_s += perf_counter() - started
+
+    def arm(self, number: int) -> Arm:
+        newest = len(self.arms) - 1
+        self._played = min(number, newest)
+        self.preparatory += number > newest
+        self.wants_states = self.building and self._played == newest and self._construction.collects(newest)
+        return self.arms[self._played]
+
+    def observe(self, seen: Observation) -> None:
+        if seen.arm < 0 or self._played != len(self.arms) - 1 or not self.building:
+            return
+        started = perf_counter()
+        rows = np.zeros((0, self._blocks.n_layers), np.float32)
+        if seen.states is not None:
+            accepted = seen.committed[:-1]
+            kept = next((k for k, (a, b) in enumerate(zip(seen.drafted, accepted, strict=False)) if a != b), None)
+            kept = min(len(seen.drafted), len(accepted)) if kept is None else kept
+            side = accepted[kept] if kept < len(accepted) else None
+            rows = usable_rows(_rows(seen.states), kept, self._probed(seen, kept, side) if self._probe else None)
+        self._take(self._construction.observe(rows[np.isfinite(rows).all(axis=1)]))
+        self.wants_states = False
+        self.build_s += perf_counter() - started
+
+    def _take(self, arm: Arm | None) -> None:
+        if arm is not None:
+            self.arms.append(arm)
+        self.building = arm is not None and not self._construction.complete
+
+    def _probed(self, seen: Observation, kept: int, side: int | None) -> Rows | None:
+        """float32[L] of the arm's pass on the token at the boundary; the cache is as it was afterwards."""
+        place = boundary(seen.drafted, kept, side)
+        if place is None:
+            return None
+        arm = self.arms[self._played]
+        token = torch.tensor([place.token], device=self._blocks.target.device)
+        with self._cache.aside(self._cache.length - (len(seen.committed) - 1 - place.before)):
+            _, states = self._blocks.states(self._blocks.model(arm), arm, token, self._cache)
+        return _rows(states[None])[0]
+
+    def _of_prompt(self, tap: Tap) -> Rows | None:
+        """float32[L] of the target's pass over all of the prompt but its last token; 0 for layers that stay."""
+        features = tap.take()
+        if not len(features):
+            return None
+        states = features.unflatten(1, (len(tap.layers), -1))
+        found = np.zeros(self._blocks.n_layers, np.float32)
+        found[list(tap.layers[1:])] = mean_importance(_rows(states))
+        return found if np.isfinite(found).all() else None
+
+    def _of_tokens(self, last: torch.Tensor) -> Rows | None:
+        """float32[L] of passes over the tokens that the target would decode next, which are forgotten again."""
+        passes, token = [], last
+        room = self._cache.capacity - self._cache.length
+        with self._cache.aside(self._cache.length):
+            for _ in range(min(_PASSES, room)):
+                logits, states = self._blocks.states(self._blocks.target, Arm(), token, self._cache)
+                passes.append(_rows(states[None])[0])
+                token = logits[-1:].argmax(dim=-1)
+        sound = all(np.isfinite(row).all() for row in passes)
+        return mean_of_warmup(passes) if sound else None
+
+
+def _rows(states: torch.Tensor) -> Rows:
+    """float32[passes, layers] on the host of float[passes, layers + 1, H]."""
+    return importance_rows(states).cpu().numpy()
+
+
+def cossim_arms(options: Mapping[str, str], blocks: SubBlocks) -> CossimArms:
+    """The family of `self:build=cossim[,arms=K or fraction=0.6][,zero=1][,warmup=tokens|prompt][,probe=1]`.
+
+    Raises:
+        ConfigError: an option that is not allowed.
+    """
+    switches = {"zero": "0", "probe": "1"} | {key: options[key] for key in ("zero", "probe") if key in options}
+    for key, value in switches.items():
+        if value not in ("0", "1"):
+            raise ConfigError(f"self: {key} is {value!r}; allowed: 0 or 1")
+    return CossimArms(
+        blocks,
+        arms=whole("self", "arms", options["arms"], high=blocks.n_layers + 1) if "arms" in options else None,
+        share=fraction("self", "fraction", options["fraction"]) if "fraction" in options else None,
+        zero_skip=switches["zero"] == "1",
+        warmup=options.get("warmup", TOKENS),
+        probe=switches["probe"] == "1",
+    )
