@@ -188,7 +188,7 @@ def _asked(source: Benchmark, row: Mapping[str, Any], where: str, default_id: st
     options = row.get(source.options) if source.options else None
     listed = options.values() if isinstance(options, dict) else options or []
     return Question(
-        id=str(row.get(source.id, default_id)),
+        id=str(row.get(source.id, default_id) if source.id else default_id),
         question="\n".join([str(row[source.question]), *map(str, listed)]),
         frames=() if source.video is None else _folder(Path(frames) / str(row[source.video]), where),
     )

@@ -7,6 +7,7 @@ way, for comparison where it runs.
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,14 +97,16 @@ def library_processor(name_or_path: str) -> Any:
         f"the library's processor of {name_or_path!r} cannot be loaded",
         "install the torchvision that belongs to this torch, or use real.vision.encode, which needs none",
     ):
-        import torchvision  # noqa: F401 - fails here rather than within the library, which would go on without it
+        importlib.import_module(
+            "torchvision"
+        )  # fails here rather than within the library, which would go on without it
 
         return AutoProcessor.from_pretrained(name_or_path, backend="pil")
 
 
 def _json_of(name_or_path: str, file: str) -> dict[str, Any] | None:
     """A JSON file of a model, or None where it has none of that name."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     found = cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False)
     if found is None:
