@@ -78,6 +78,7 @@ class ArmsRecorder:
         cache = KVCache(len(text) + length + 1)
         if prompt_len > 1:
             forward(model, text[: prompt_len - 1], cache, keep=1)
+        assert drafter.loan is not None
         drafter.loan.cache = cache
         drafter.start(text[:prompt_len], cache.capacity, KeyedDraws(0, 0), ())
         clock = clock_for(text.device)
