@@ -1,4 +1,4 @@
-"""The parser of the Lightning command lines, whose refusals are one line.
+"""The parser of the Lightning command lines, whose refusals are one line, and their Trainer's defaults.
 
 jsonargparse answers a mistake with the usage of every key and an indented tree of what it tried. Here a mistake is a
 ConfigError that names the key, what was found and what is allowed; what the Trainer refuses when it is made, too.
@@ -16,6 +16,14 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from specsim.errors import ConfigError
 
+TRAINER_DEFAULTS = {  # of every command: it keeps, shows and shares out by itself
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,
+    "use_distributed_sampler": False,
+}
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _NOISE = re.compile(
     r"Does not validate against any of the Union subtypes|Subtypes: |Errors:|Given value type: |Given value: "

@@ -20,6 +20,15 @@ from specsim.schema import is_count, is_nonnegative
 MOST_IDS, MOST_WIDE, MOST_HEADS, MOST_LAYERS, MOST_TOKENS = 2**24, 2**20, 2**14, 512, 2**31 - 1
 MOST_BLOCK = 4096  # tokens denoised together; attention over a block takes the square of that
 MOST_FACTOR, MOST_THETA = 1e6, 1e15
+LEAST_CAP = 1e-6  # logits are divided by it
+SIZES = (  # without which no model can be built
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
 # Others depend on how long the text has become, which cached keys cannot follow.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
@@ -49,7 +58,9 @@ def _one_of(names: Mapping[str, Any] | tuple[str, ...], allowed: str) -> Rule:
 
 
 FLAG = Rule(lambda value: isinstance(value, bool), "true or false")
-THETA = Rule(lambda value: is_nonnegative(value) and 1 < value <= MOST_THETA, f"a number from 1 to {MOST_THETA:g}")
+THETA = Rule(
+    lambda value: is_nonnegative(value) and 1 < value <= MOST_THETA, f"a number above 1, at most {MOST_THETA:g}"
+)
 LAYERS = Rule(
     lambda value: isinstance(value, list) and 0 < len(value) <= MOST_LAYERS and all(is_count(one) for one in value),
     "a list of layers, counted from 0",
@@ -86,7 +97,8 @@ RULES = {
     "input_embedding_scale": _positive(MOST_FACTOR),
     "output_multiplier": _positive(MOST_FACTOR),
     "final_logit_softcapping": Rule(
-        lambda value: is_nonnegative(value) and (value == 0 or 1e-6 <= value <= MOST_FACTOR), "0, or a number above it"
+        lambda value: is_nonnegative(value) and (value == 0 or LEAST_CAP <= value <= MOST_FACTOR),
+        f"0, or a number from {LEAST_CAP:g} to {MOST_FACTOR:g}",
     ),
     "hidden_act": _one_of(ACT2FN, "an activation of transformers"),
     "layer_types": Rule(

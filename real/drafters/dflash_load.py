@@ -20,22 +20,14 @@ from transformers import PretrainedConfig, Qwen3Config
 from real.cache import FULL, SLIDING
 from real.compat import logits_width
 from real.drafters.checkpoint import Checkpoint, build, check_keys, read_checkpoint, save_checkpoint
-from real.drafters.config_values import check_heads, check_values
+from real.drafters.config_values import SIZES, check_heads, check_values
 from real.drafters.dflash_net import DFlashConfig, DFlashNetwork, default_target_layers
 from real.target import decoder_layers
 from specsim.errors import ConfigError
 
 ARCHITECTURE = "DFlashDraftModel"
-SHAPE = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
 OF_QWEN3 = (
-    *SHAPE,
+    *SIZES,
     "head_dim",
     "rms_norm_eps",
     "attention_bias",
@@ -124,7 +116,7 @@ def read_config(document: dict[str, Any], *, where: str, num_target_layers: int 
     check_keys(inner, (*OF_DFLASH, *OURS, "is_causal", "causal"), where=f"{where}: dflash_config")
     check_values(document, where=f"{where}: config.json")
     check_values(inner, where=f"{where}: dflash_config")
-    missing = [key for key in SHAPE if document.get(key) is None]
+    missing = [key for key in SIZES if document.get(key) is None]
     if missing:
         raise ConfigError(f"{where}: config.json lacks {missing[0]!r}")
     values = {key: document.get(key) if inner.get(key) is None else inner[key] for key in OF_DFLASH}
@@ -159,7 +151,7 @@ def to_json(config: DFlashConfig) -> dict[str, Any]:
         if getattr(config, key) != plain[key].default:
             inner[key] = getattr(config, key)
     types = config.layer_types or (FULL,) * config.num_hidden_layers
-    document = {key: getattr(config, key) for key in (*SHAPE, "head_dim", "rms_norm_eps", "attention_bias")}
+    document = {key: getattr(config, key) for key in (*SIZES, "head_dim", "rms_norm_eps", "attention_bias")}
     document |= {key: getattr(config, key) for key in ("hidden_act", "max_position_embeddings", "rope_parameters")}
     document |= {"layer_types": list(types), "sliding_window": config.sliding_window}
     document["use_sliding_window"] = config.sliding_window is not None
@@ -211,7 +203,7 @@ def _of_qwen3(document: dict[str, Any], where: str) -> dict[str, Any]:
     except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{where}: config.json cannot be read as a Qwen3 config ({reason})") from error
-    fields: dict[str, Any] = {key: getattr(config, key) for key in (*SHAPE, "rms_norm_eps", "attention_bias")}
+    fields: dict[str, Any] = {key: getattr(config, key) for key in (*SIZES, "rms_norm_eps", "attention_bias")}
     fields |= {key: getattr(config, key) for key in ("hidden_act", "max_position_embeddings", "sliding_window")}
     fields["head_dim"] = document.get("head_dim") or config.hidden_size // config.num_attention_heads
     fields["rope_parameters"] = dict(config.rope_parameters or {})

@@ -37,7 +37,7 @@ import torch
 from real.cache import attention_windows, check_model
 from real.compat import check_tokenizers, logits_width
 from real.drafters.checkpoint import Checkpoint, check_fit, check_keys, read_checkpoint
-from real.drafters.config_values import check_heads, check_values
+from real.drafters.config_values import SIZES, check_heads, check_values
 from real.models import Loaded
 from real.places import complaints
 from specsim.errors import ConfigError
@@ -45,14 +45,6 @@ from specsim.errors import ConfigError
 PUBLISHED = "Fast_dLLM_Qwen"
 PUBLISHED_MASK = 151665  # Fast-dLLM v2 has it as a default of its functions, not in its config
 MODEL_TYPES = {PUBLISHED: "qwen2", "qwen2": "qwen2", "qwen3": "qwen3", "llama": "llama"}
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
 OF_NETWORK = (
     *SIZES,
     "head_dim",

@@ -17,17 +17,9 @@ from real.lightning.module import DecodeModule
 from real.lightning.progress import ProgressLines
 from real.lightning.record import Recorder
 from real.lightning.track import WandbTracker
-from real.parser import OneLineParser, trainer_refusals
+from real.parser import TRAINER_DEFAULTS, OneLineParser, trainer_refusals
 from real.results import results_table
 
-TRAINER_DEFAULTS = {
-    "devices": 1,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_model_summary": False,
-    "enable_progress_bar": False,
-    "use_distributed_sampler": False,
-}
 _UNUSED = {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose", "return_predictions"}
 
 

@@ -17,21 +17,16 @@ from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from real.models import MAX_THREADS
-from real.parser import OneLineParser, trainer_refusals
+from real.parser import TRAINER_DEFAULTS, OneLineParser, trainer_refusals
 from real.training.keep import Keeper
 from real.training.module import TrainModule
 from real.training.ranges import COUNT, NOT_NEGATIVE, SEED, check_ranges, only
 from specsim.controllers.base import Param
 from specsim.errors import ConfigError
 
-TRAINER_DEFAULTS = {
+TRAINING_DEFAULTS = {
+    **TRAINER_DEFAULTS,
     "accelerator": "auto",
-    "devices": 1,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_model_summary": False,
-    "enable_progress_bar": False,
-    "use_distributed_sampler": False,
     "num_sanity_val_steps": 0,
     "max_epochs": -1,  # the data has no end; max_steps decides
     "max_steps": 1000,
@@ -63,7 +58,7 @@ class TrainCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             save_config_callback=None,  # the keeper keeps what decides the numbers
-            trainer_defaults=TRAINER_DEFAULTS,
+            trainer_defaults=TRAINING_DEFAULTS,
             seed_everything_default=0,
             parser_class=OneLineParser,
             auto_configure_optimizers=False,

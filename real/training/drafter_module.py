@@ -6,7 +6,7 @@ Metrics of a check, on greedy texts the drafter never saw, begun with held-out f
                     being tokens per round if slots were independent; averages over all places
     val/slot_k      accuracy of slot k
     val/tau         tokens per round of the decode itself, which is followed round by round: what a run will see
-    val/tau_fresh   the same over rounds whose next token is not in a loop (`real.training.blocks.repeated`)
+    val/tau_fresh   the same over rounds whose next token is not in a loop (`real.loops.repeated`)
 
 The first is higher than val/tau - 1: a decode's rounds begin where the last one failed, not anywhere.
 """
@@ -56,7 +56,10 @@ class SlotLoss:
     soft: float = 0.0
 
     ALLOWED: ClassVar[Mapping[str, Param]] = {
-        **{"weights": only("path", "exp"), "lam": SHARE, "gamma": POSITIVE, "soft": SHARE}
+        "weights": only("path", "exp"),
+        "lam": SHARE,
+        "gamma": POSITIVE,
+        "soft": SHARE,
     }
 
     def __post_init__(self) -> None:

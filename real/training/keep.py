@@ -16,6 +16,7 @@ import click
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from real.places import reason_of
 from real.tracking import MODES, Curves, Tracking
 from real.training.module import TrainModule
 from real.training.ranges import COUNT, only
@@ -96,8 +97,7 @@ class Keeper(Callback):
             fits = {name: part.shape for name, part in weights.items()}
             started = bool(found["optimizer_states"]) and found["global_step"] > 0 and isinstance(rows, list)
         except Exception as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ConfigError(f"{path}: is no checkpoint of a training ({reason}); {ELSEWHERE}") from error
+            raise ConfigError(f"{path}: is no checkpoint of a training ({reason_of(error)}); {ELSEWHERE}") from error
         if not started or fits != {name: part.shape for name, part in module.state_dict().items()}:
             raise ConfigError(f"{path}: is a checkpoint of another training; {ELSEWHERE}")
         return path

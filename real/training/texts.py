@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from real.places import reason_of
 from real.training.settings_file import SETTINGS, check_same, write_settings
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
@@ -43,6 +44,7 @@ class Text:
 
 
 def shard_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
     return folder / f"shard-{number:05d}.parquet"
 
 
@@ -105,8 +107,7 @@ def read_shard(path: Path) -> list[Text]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: cannot be read ({reason}); {AGAIN}") from error
+        raise ConfigError(f"{path}: cannot be read ({reason_of(error)}); {AGAIN}") from error
     for field in SCHEMA:
         found = table.schema.field(field.name).type if field.name in table.column_names else "missing"
         if found != field.type:
