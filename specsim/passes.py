@@ -23,14 +23,17 @@ def passes_per_block(facts: Mapping[str, Any]) -> float:
     What a draft is charged never rests on it: rounds count their own passes.
 
     Args:
-        facts: provenance of a latency model.
+        facts: provenance of a latency model, with what a trace adds to it (`with_passes`).
 
     Raises:
-        ConfigError: not a number >= 0.
+        ConfigError: not a finite number >= 0.
     """
     value = facts.get(PASSES_PER_BLOCK, 1.0)
     if not is_nonnegative(value):
-        raise ConfigError(f"latency, provenance: {PASSES_PER_BLOCK} is {value!r}; allowed: a finite number >= 0")
+        raise ConfigError(
+            f"{PASSES_PER_BLOCK} is {value!r} in the latency model's provenance or, where that does not say, in the "
+            "trace's metadata; allowed: a finite number >= 0; calibrate or record again, or leave it out"
+        )
     return float(value)
 
 

@@ -97,5 +97,7 @@ def test_libraspec_charges_the_draft_with_the_mean_passes_of_a_block() -> None:
 @pytest.mark.parametrize("value", [-1, "three", None, float("nan"), True])
 def test_a_mean_that_is_no_number_is_refused(value: object) -> None:
     told = dataclasses.replace(LATENCY, provenance={PASSES_PER_BLOCK: value})
-    with pytest.raises(ConfigError, match=r"passes_per_block is .*allowed: a finite number >= 0"):
-        controllers_for(META, told, ["goodput"])
+    of_trace = dataclasses.replace(META, extra={PASSES_PER_BLOCK: value})
+    for meta, latency in ((META, told), (of_trace, LATENCY)):
+        with pytest.raises(ConfigError, match=r"passes_per_block is .*metadata; allowed: a finite number >= 0"):
+            controllers_for(meta, latency, ["goodput"])
