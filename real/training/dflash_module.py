@@ -71,7 +71,17 @@ class DFlashModule(DrafterModule):
         adam_lr: float = 0.003,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(target, layers, block_size - 1, vocabulary, loss, memory_gb, muon_lr, adam_lr, warmup_steps)
+        super().__init__(
+            target=target,
+            layers=layers,
+            block=block_size - 1,
+            vocabulary=vocabulary,
+            loss=loss,
+            memory_gb=memory_gb,
+            muon_lr=muon_lr,
+            adam_lr=adam_lr,
+            warmup_steps=warmup_steps,
+        )
         self.anchors, self.loops = anchors, loops
         model = self.target
         hidden = model.get_input_embeddings().weight.shape[1]

@@ -83,6 +83,7 @@ class DrafterModule(TrainModule):
 
     def __init__(
         self,
+        *,
         target: str,
         layers: list[int] | None,
         block: int,

@@ -61,7 +61,17 @@ class Eagle3Module(DrafterModule):
         adam_lr: float = 0.003,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(target, layers, steps, vocabulary, loss, memory_gb, muon_lr, adam_lr, warmup_steps)
+        super().__init__(
+            target=target,
+            layers=layers,
+            block=steps,
+            vocabulary=vocabulary,
+            loss=loss,
+            memory_gb=memory_gb,
+            muon_lr=muon_lr,
+            adam_lr=adam_lr,
+            warmup_steps=warmup_steps,
+        )
         model = self.target
         hidden, size = model.get_input_embeddings().weight.shape[1], logits_width(model)
         head_size(hidden, heads)

@@ -61,7 +61,17 @@ class FastDLLMModule(DrafterModule):
         adam_lr: float = 0.001,
         warmup_steps: int = 100,
     ) -> None:
-        super().__init__(target, None, slots, None, SlotLoss(), memory_gb, muon_lr, adam_lr, warmup_steps)
+        super().__init__(
+            target=target,
+            layers=None,
+            block=slots,
+            vocabulary=None,
+            loss=SlotLoss(),
+            memory_gb=memory_gb,
+            muon_lr=muon_lr,
+            adam_lr=adam_lr,
+            warmup_steps=warmup_steps,
+        )
         self.block_size, self.copies = block_size, copies
         self.net, self.mask_id = shortened(self.target, start_layers, block_size)
 
