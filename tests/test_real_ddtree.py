@@ -225,8 +225,8 @@ def test_nothing_is_drafted_without_context_or_beyond_the_networks_window() -> N
     ("options", "sampling", "message"),
     [
         ({"budget": "x"}, "greedy", "budget is 'x'"),
-        ({"budget": "0"}, "greedy", "budget is 0; allowed: 1.."),
-        ({"budget": "40000"}, "greedy", "budget is 40000"),
+        ({"budget": "0"}, "greedy", r"budget is '0'; allowed: a whole number, 1\.\.32766"),
+        ({"budget": "40000"}, "greedy", "budget is '40000'"),
         ({"limit": "width"}, "greedy", "allowed: nodes, depth"),
         ({}, "sample", "allowed: greedy"),
     ],

@@ -66,8 +66,9 @@ def test_the_papers_settings() -> None:
 def test_the_lab_measures_forty_prompts_and_lambda_beside_its_rivals() -> None:
     for path in LAB:
         config = read_config(path)
-        if config.experiment != "figure3":
-            assert config.datasets["lab"].requests >= 40
+        # Figure 3 is of one length, Table 4 of sixteen rules that hardly differ.
+        least = {"figure3": 12, "table4": 20}.get(config.experiment, 40)
+        assert config.datasets["lab"].requests >= least
         if config.experiment in ("table1", "table2"):
             names = {method.name for pair in config.pairs for method in pair.methods}
             for name in names:

@@ -289,7 +289,7 @@ def test_what_only_start_and_data_tell_is_refused_too(
     monkeypatch.chdir(tmp_path)
     if setting == "data.target=smaller":
         make_smaller(place[0], tmp_path / "smaller")
-    more = ("--data.own=0",) if setting == "data.batch=1" else ()
+    more = ("--data.own=0",) if setting in ("data.batch=1", "data.length=300") else ()
     assert fit(place, tmp_path / "out", f"--{setting}", *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
