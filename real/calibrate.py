@@ -28,7 +28,7 @@ import torch
 
 from real.clock import DRAFT, VERIFY, Clock, clock_for
 from real.drafters.base import Drafter
-from real.measure import Sample, measure
+from real.measure import Sample, lengths_up_to, measure
 from real.models import Loaded
 from real.target import Target
 from specsim.errors import ConfigError
@@ -247,8 +247,14 @@ def calibrate(
         cache: of the target, as in `real.target`.
 
     Raises:
-        ConfigError: the measurements admit no latency model.
+        ConfigError: drafts too short to tell what length costs, before anything is measured; or the measurements admit
+            no latency model.
     """
+    if len(lengths_up_to(max_draft_len)) < MIN_LENGTHS["affine"]:
+        raise ConfigError(
+            f"max_draft_len {max_draft_len}: drafts too short to measure what their length costs; allowed: 2 or more, "
+            "or give a latency model"
+        )
     samples = measure(
         Target(loaded.model, cache=cache),
         drafter,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -53,7 +55,10 @@ class OneLineParser(LightningArgumentParser):
         """
         try:
             return super().parse_args(*args, **kwargs)
-        except (ValueError, OSError) as error:  # a file that is no text, for example
+        except UnicodeDecodeError as error:
+            given = sys.argv[1:] if not args or args[0] is None else list(args[0])
+            self.error(f"{', '.join(_files_of(given))}: not a text file in UTF-8 ({error.reason})", error)
+        except (ValueError, OSError) as error:
             self.error(str(error), error)
 
 
@@ -64,6 +69,12 @@ def trainer_refusals() -> Iterator[None]:
         yield
     except (MisconfigurationException, ValueError, ImportError) as error:  # the last of hardware without its package
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
+
+
+def _files_of(given: Sequence[str]) -> list[str]:
+    """The files that a command line's `--config` name."""
+    apart = [value for key, value in pairwise(given) if key == "--config"]
+    return apart + [text.partition("=")[2] for text in given if text.startswith("--config=")]
 
 
 def one_line(message: str) -> str:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 
 from real.calibrate import (  # noqa: E402
+    calibrate,
     check_machine,
     clock_cost_s,
     device_name,
@@ -307,3 +308,9 @@ def test_the_device_has_a_name():
 
 def test_p32_the_timers_own_cost_is_measured():
     assert 0 < clock_cost_s("cpu") < 1e-3
+
+
+def test_drafts_too_short_to_calibrate_are_refused_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("real.calibrate.measure", None)
+    with pytest.raises(ConfigError, match="max_draft_len 1: drafts too short"):
+        calibrate(tiny_loaded(), NoDrafter(), [prompt_ids(8)], max_draft_len=1)

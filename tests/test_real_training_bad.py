@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 import real.training.drafter_module  # noqa: E402
 import real.training.module  # noqa: E402
 import real.training.text_data  # noqa: E402
-from real.parser import one_line  # noqa: E402
+from real.parser import OneLineParser, one_line  # noqa: E402
 from real.training.corpus import Document  # noqa: E402
 from real.training.dflash_module import DFlashModule  # noqa: E402
 from real.training.drafter_data import WrittenTexts  # noqa: E402
@@ -208,6 +208,16 @@ def test_a_language_model_that_does_not_fit_its_data_is_refused(
         assert status == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_configuration_that_is_no_text_is_named(tmp_path: Path, apart: bool) -> None:
+    file = tmp_path / "binary.yaml"
+    file.write_bytes(b"\xa6\xff\x00")
+    parser = OneLineParser()
+    parser.add_argument("--config", action="config")
+    with pytest.raises(ConfigError, match=r"binary\.yaml: not a text file in UTF-8"):
+        parser.parse_args(["--config", str(file)] if apart else [f"--config={file}"])
 
 
 def test_one_line_of_a_tree_of_attempts() -> None:
