@@ -21,7 +21,7 @@ from real.models import DEVICES, DTYPES, MAX_THREADS, Loaded, load_target
 from real.progress import Steps
 from real.training.corpus import stdlib_documents
 from real.training.prompt_sources import SOURCES, PromptSource, prompt_source
-from real.training.ranges import COUNT, NATURAL, POSITIVE, SEED, check_ranges, only
+from real.training.ranges import COUNT, NATURAL, SEED, check_ranges, only
 from real.training.texts import Text, check_folder, open_folder, shard_path, write_shard
 from specsim.controllers.base import Param
 from specsim.errors import ConfigError, run_cli
@@ -32,7 +32,7 @@ ALLOWED = {
     "held-out-texts": NATURAL,
     "length": Param(kind=int, low=2),
     "prompts": only(*SOURCES),
-    "temperature": POSITIVE,
+    "temperature": Param(kind=float, low=1e-3),  # logits divided by much less overflow
     "seed": SEED,
     "threads": Param(kind=int, low=1, high=MAX_THREADS),
 }
