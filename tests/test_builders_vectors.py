@@ -13,9 +13,10 @@ pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 from tests.real_law import one_thread  # noqa: F401 - a fixture
 from tests.vectors import cases_of, run_case
 from tests.vectors_builders import HANDLERS as BUILDERS
+from tests.vectors_knapspec import HANDLERS as KNAPSPEC
 from tests.vectors_specvlm import HANDLERS as SPECVLM
 
-HANDLERS = BUILDERS | SPECVLM
+HANDLERS = BUILDERS | KNAPSPEC | SPECVLM
 FILES = ("sp2ec", "swift", "knapspec", "specvlm")
 
 

@@ -8,8 +8,8 @@ Every handler drives the shipped controllers (through `specsim.online`), engine 
 `specsim.theory`; none restates a rule. Those of theory.json are in `tests/vectors_theory.py`, those of
 bandits in `tests/vectors_bandits.py`, those of FailFast's diffusion form in `tests/vectors_failfast.py`, those of
 speculative sampling, DFlash and DDTree, which need torch when they run, in `tests/vectors_sampling.py`,
-`tests/vectors_dflash.py` and `tests/vectors_ddtree.py`; those of draft configurations in `tests/vectors_builders.py`
-and `tests/vectors_specvlm.py`.
+`tests/vectors_dflash.py` and `tests/vectors_ddtree.py`; those of draft configurations in `tests/vectors_builders.py`,
+`tests/vectors_knapspec.py` and `tests/vectors_specvlm.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.vectors_builders import HANDLERS as BUILDERS
 from tests.vectors_ddtree import HANDLERS as DDTREE
 from tests.vectors_dflash import HANDLERS as DFLASH
 from tests.vectors_failfast import HANDLERS as FAILFAST
+from tests.vectors_knapspec import HANDLERS as KNAPSPEC
 from tests.vectors_sampling import HANDLERS as SAMPLING
 from tests.vectors_specvlm import HANDLERS as SPECVLM
 from tests.vectors_theory import HANDLERS as THEORY
@@ -149,6 +150,7 @@ HANDLERS: dict[tuple[str, str], Callable[[Case], Checks]] = {
     **DFLASH,
     **FAILFAST,
     **SAMPLING,
+    **KNAPSPEC,
     **SPECVLM,
     ("transformers_assisted", "draft_length_schedule"): hf_schedule,
     ("transformers_assisted", "draft_length_requested"): hf_requested,
