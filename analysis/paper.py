@@ -1,8 +1,8 @@
-"""The figures of the first paper's experiments, from their data files alone: `python -m analysis.paper FOLDER`.
+"""The figures of the papers' experiments, from their data files alone: `python -m analysis.paper FOLDER`.
 
-Owns how they look. Every figure is a function of a table and axes; the tables' columns are described by
-`real.paper.figures`, which this package does not import. A figure shows what its table holds: tables of several targets
-give one picture each.
+Owns how they look; those of arms are in `analysis.arm_figures`. Every figure is a function of a table and axes; the
+tables' columns are described by `real.paper.figures` and `real.paper.arms`, which this package does not import. A
+figure shows what its table holds: tables of several targets give one picture each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import arm_figures
 from specsim.errors import ConfigError, run_cli
 from specsim.paths import replace_file
 
@@ -27,8 +28,8 @@ SERIES = {"static": "tab:gray", "oracle": "tab:orange", "LibraSpec": "tab:blue"}
 WIDTHS = {"static": 1.5, "oracle": 4.0, "LibraSpec": 1.5}
 PLACES = ("target", "dataset", "temperature", "method")
 Draw = Callable[[pa.Table, Axes], Axes]
-TEXTS = ("target", "dataset", "method", "drafter", "controller", "series")
-WITH_GAPS = ("request", "static", "best_static")
+TEXTS = ("target", "dataset", "method", "drafter", "controller", "series", "label", "against")
+WITH_GAPS = ("request", "static", "best_static", "rank")
 COLUMNS = {  # that are drawn, by file
     "gains.parquet": ("target", "temperature", "dataset", "method", "without", "libraspec", "gain"),
     "lengths.parquet": ("target", "dataset", "method", "drafter", "request", "series", "pos", "length"),
@@ -38,6 +39,9 @@ COLUMNS = {  # that are drawn, by file
     ),
     "max_lengths.parquet": (*PLACES, "drafter", "max_len", "libraspec", "static", "best_static"),
     "calibration.parquet": (*PLACES, "depth", "bin", "n", "mean_q", "accepted", "ece"),
+    "acceptance.parquet": ("target", "dataset", "temperature", "method", "label", "tau", "eta"),
+    "pulls.parquet": (*PLACES, "drafter", "label", "arm", "rank", "share"),
+    "regret.parquet": (*PLACES, "drafter", "label", "against", "prompt", "cumulative_s"),
 }
 
 
@@ -170,6 +174,9 @@ FIGURES: dict[str, tuple[str, tuple[str, ...], Draw]] = {
     "max-lengths": ("max_lengths.parquet", (*PLACES, "drafter"), speedup_by_max),
     "depths": ("calibration.parquet", PLACES, error_by_depth),
     "reliability": ("calibration.parquet", PLACES, reliability),
+    "acceptance": ("acceptance.parquet", ("target", "dataset", "temperature"), arm_figures.speed_by_acceptance),
+    "pulls": ("pulls.parquet", (*PLACES, "drafter"), arm_figures.pull_shares),
+    "regret": ("regret.parquet", (*PLACES, "drafter", "against"), arm_figures.regret_along),
 }
 
 

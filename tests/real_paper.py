@@ -45,15 +45,18 @@ GOOD: dict[str, Any] = {
 }
 
 
-def rounds(*told: tuple[int, int, float]) -> list[Round]:
-    """Rounds of (submitted, accepted, seconds); a quarter of the time drafts, half verifies; a plain round drafts
-    nothing."""
+Told = tuple[int, int, float] | tuple[int, int, float, int]
+
+
+def rounds(*told: Told) -> list[Round]:
+    """Rounds of (submitted, accepted, seconds) and the arm, where there are some; a quarter of the time drafts, half
+    verifies; a plain round drafts nothing."""
     found, pos = [], 0
-    for number, (submitted, accepted, seconds) in enumerate(told):
+    for number, (submitted, accepted, seconds, *arm) in enumerate(told):
         draft_s = seconds / 4 if submitted else 0.0
         found.append(
             Round(
-                arm=-1,
+                arm=arm[0] if arm else -1,
                 drafted_len=submitted,
                 submitted_len=submitted,
                 scored_len=submitted,
@@ -75,7 +78,7 @@ def rounds(*told: tuple[int, int, float]) -> list[Round]:
     return found
 
 
-def decoded(tokens: Sequence[int], told: Sequence[tuple[int, int, float]]) -> Decoded:
+def decoded(tokens: Sequence[int], told: Sequence[Told]) -> Decoded:
     done = rounds(*told)
     assert sum(row.emitted_len for row in done) == len(tokens)
     return Decoded(prompt_len=5, output=list(tokens), reason="length", rounds=done)
@@ -89,7 +92,8 @@ def plain(tokens: Sequence[int], seconds: float) -> Decoded:
 def cell_of(
     prompts: Sequence[Mapping[str, Decoded]],
     *,
-    static: tuple[int, ...],
+    static: tuple[int, ...] = (),
+    arms: tuple[int, ...] = (),
     controllers: Mapping[str, str],
     predicted: Mapping[str, float | None],
     name: str = "Drafter",
@@ -99,7 +103,8 @@ def cell_of(
     """A finished cell of these decodes (spelling to decode for every prompt, plain decoding included)."""
     from real.compare import measured
 
-    method = Method(name=name, drafter="prompt-lookup:ngram=2", max_draft_len=8, static=static, controllers=controllers)
+    drafter = "self:arms=arms.json" if arms else "prompt-lookup:ngram=2"
+    method = Method(name=name, drafter=drafter, max_draft_len=8, static=static, arms=arms, controllers=controllers)
     pair = Pair(target="t", datasets=(dataset,), methods=(method,))
     data = {dataset: Dataset(data="humaneval", requests=len(prompts))}
     config = PaperConfig(experiment="table1", datasets=data, pairs=(pair,))

@@ -295,9 +295,8 @@ def test_rules_look_at_costs_when_other_costs_make_them_another_rule(spelling: s
     if tree and "tree" not in REGISTRY[spelling.partition(":")[0]].kinds:
         return
     dear = LatencyModel.affine(c_s=0.5, b_s=0.5, draft_pass_s=0.25)
-    session: Any = SimpleNamespace(
-        setting=lambda latency: Setting(block_len=1, max_draft_len=9, latency=latency, tree=tree)
-    )
+    drafter = SimpleNamespace(block_len=1, max_draft_len=9, branches=tree, arm_costs=())
+    session: Any = SimpleNamespace(drafter=drafter)
     other = priced(spelling, COSTS, tree=tree) != priced(spelling, dear, tree=tree)
     assert cells.looks_at_costs(spelling, session) == other
     if spelling in ("lambda", "goodput", "libraspec:charge_draft=1"):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.drafters.choose import parse_drafter
-from real.paper.config import EXPERIMENTS, FIXED, LAMBDA, LIBRASPEC, STATIC
+from real.paper.config import EXPERIMENTS, FIXED, LAMBDA, LIBRASPEC, SP2EC, STATIC, UCBSPEC
 from real.paper.reading import parse_config, read_config
 from specsim.controllers import REGISTRY, parse_spec
 from tests.conftest import ROOT
@@ -66,8 +66,8 @@ def test_the_papers_settings() -> None:
 def test_the_lab_measures_forty_prompts_and_lambda_beside_its_rivals() -> None:
     for path in LAB:
         config = read_config(path)
-        # Figure 3 is of one length, Table 4 of sixteen rules that hardly differ.
-        least = {"figure3": 12, "table4": 20}.get(config.experiment, 40)
+        # Figure 3 is of one length, Table 4 of sixteen rules that hardly differ; families have many arms.
+        least = {"figure3": 12, "table4": 20}.get(config.experiment, 12 if "sp2ec" in config.experiment else 40)
         assert config.datasets["lab"].requests >= least
         if config.experiment in ("table1", "table2"):
             names = {method.name for pair in config.pairs for method in pair.methods}
@@ -91,6 +91,10 @@ def test_cells_are_shared_by_experiments_that_measure_the_same() -> None:
     assert folders("figure5_lab") <= folders("figure1_lab")
     assert folders("figure2_smollm2") <= folders("table1_smollm2")
     assert folders("figure5_paper") <= folders("table1_paper")
+    for name in ("sp2ec-mat", "sp2ec-pulls"):
+        for place in ("lab", "paper"):
+            assert folders(f"{name}_{place}") == folders(f"sp2ec-main_{place}")
+    assert folders("sp2ec-regret_paper") == folders("sp2ec-main_paper")
     assert folders("figure1_paper") <= folders("table1_paper") | folders("table2_paper")
 
 
@@ -101,6 +105,41 @@ def test_a_length_may_have_a_label_of_its_own() -> None:
     assert cell.method.spellings() == [*(f"static:length={n}" for n in (3, 4, 5)), "libraspec"]
     assert (FIXED, "static:length=4") in cell.method.labels()
     assert (STATIC, "static:length=4") in cell.method.labels()
+
+
+def test_arms_are_swept_like_lengths() -> None:
+    document = copy.deepcopy(GOOD)
+    (method,) = document["pairs"][0]["methods"]
+    plain = [cell.folder() for cell in parse_config(document).cells()]
+    method.update(drafter="self:arms=arms.json", arms="0..2", controllers={SP2EC: "sp2ec", "first": "arm:index=0"})
+    del method["static"]
+    (cell,) = parse_config(document).cells()
+    assert cell.method.labels() == [
+        *((STATIC, f"arm:index={number}") for number in range(3)),
+        *((SP2EC, "sp2ec"), ("first", "arm:index=0")),
+    ]
+    assert cell.method.spellings() == ["arm:index=0", "arm:index=1", "arm:index=2", "sp2ec"]
+    method["arms"] = [2]
+    assert parse_config(document).cells()[0].method.labels()[0] == (STATIC, "arm:index=2")
+    assert "predict" not in cell.settings()
+    method["predict"] = False
+    (other,) = parse_config(document).cells()
+    assert other.settings()["predict"] is False
+    assert other.folder() not in {*plain, cell.folder()}
+
+
+def test_the_second_papers_rules_and_families_are_measured_together() -> None:
+    """Every family with SP2ec, with both readings of UCBSpec, and with each of its arms throughout."""
+    for place in ("lab", "paper"):
+        (pair,) = read_config(ROOT / f"real/configs/paper/sp2ec-main_{place}.yaml").pairs
+        families = [method for method in pair.methods if method.arms]
+        assert {"cosSim", "SWIFT", "KnapSpec"} <= {method.name for method in families}
+        for method in families:
+            labels = dict(method.labels())
+            assert {SP2EC, UCBSPEC} <= set(labels)
+            assert {"ucbspec", "ucbspec:variant=paper", "exp3spec", "klucb-unimodal"} <= set(method.spellings())
+            assert "length=4" in method.drafter
+            assert method.max_draft_len == 4
 
 
 def test_sampled_drafts_have_cells_of_their_own_at_temperature_one() -> None:

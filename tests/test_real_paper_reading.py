@@ -88,6 +88,27 @@ NAN = float("nan")
             for value in (0, -1, True, 1.5, "3", 9, None)
         ),
         ((*METHOD, "static"), [3, 4, 3], r"methods\[0\]\.static\[2\]: 3 is there already"),
+        *(
+            ((*METHOD, "arms"), value, r"methods\[0\]\.arms is .*a range such as 3\.\.20")
+            for value in ("0-5", "all", None, 3)
+        ),
+        *(
+            ((*METHOD, "arms"), value, rf"methods\[0\]\.arms is '{value}'; allowed: from 0 on, upwards, to 1023")
+            for value in ("5..3", "0..1024")
+        ),
+        *(
+            ((*METHOD, "arms"), [0, value], r"methods\[0\]\.arms\[1\] is .*allowed: a whole number, 0 to 1023")
+            for value in (-1, True, 1.5, "3", 1024, None)
+        ),
+        ((*METHOD, "arms"), [3, 0, 3], r"methods\[0\]\.arms\[2\]: 3 is there already"),
+        *(((*METHOD, "predict"), value, r"methods\[0\]\.predict is .*allowed: on, off") for value in (1, "no", None)),
+        ((*METHOD, "controllers"), {"a": "sp2ec:alpha=1"}, r"controllers\.a: .*'alpha'"),
+        ((*METHOD, "controllers"), {"a": "ucbspec:variant=both"}, r"controllers\.a: .*sp2ec-repo or paper"),
+        (
+            (*METHOD, "controllers"),
+            {"a": "sp2ec", "b": "sp2ec:beta=0.3"},
+            r"controllers\.b: 'sp2ec:beta=0\.3' is the controller of 'a'",
+        ),
         *(((*METHOD, "controllers"), value, r"methods\[0\]\.controllers is ") for value in (None, [], "g4", 3)),
         ((*METHOD, "controllers"), {1: "g4"}, r"methods\[0\]\.controllers: a name is 1"),
         ((*METHOD, "controllers"), {"a": None}, r"methods\[0\]\.controllers\.a is None; allowed: text"),

@@ -37,10 +37,10 @@ from real.paper.reading import ANY_LAYERS
 from real.places import check_checkpoint
 from real.progress import Steps
 from real.record import proposer_of
-from real.session import ANY_LATENCY, Session, make_drafter
+from real.session import ANY_LATENCY, Session, build_for, make_drafter
 from real.target import Target
 from real.validation import PromptRun, Work, check_costs, check_predictable, frozen_calibration, frozen_trace
-from specsim.controllers import Controller, build
+from specsim.controllers import Controller
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.paths import replace_file
@@ -111,7 +111,7 @@ def _check_places(cell: Cell) -> None:
         check_target(spec.path)
     if "path" in spec.options:
         check_checkpoint(spec.options["path"], "drafter")
-    if "arms" in spec.options:
+    if "arms" in spec.options and "build" not in spec.options:  # else it is their number
         read_arms(spec.options["arms"])
 
 
@@ -130,7 +130,7 @@ def measure_cells(cells: Sequence[Cell], place: Path, console: Console) -> None:
         opened = _open_target(target, list(mine), place, console)
         for (dataset, temperature), group in groupby(opened, key=lambda one: (one.cell.dataset, one.cell.temperature)):
             console.print(f"{target}, {dataset}, T = {temperature}", markup=False, highlight=False)
-            _measure_group([one.work for one in group], cells[0].config.repeats)
+            _measure_group(list(group), cells[0].config.repeats)
 
 
 def _open_target(target: str, cells: Sequence[Cell], place: Path, console: Console) -> list[Open]:
@@ -203,9 +203,10 @@ def _prompts(cell: Cell, loaded: Loaded, place: Path) -> tuple[list[Prompt], str
     return choose(load_prompts(str(file)), dataset.requests, seed), str(file)
 
 
-def _measure_group(works: Sequence[Work], repeats: int) -> None:
+def _measure_group(opened: Sequence[Open], repeats: int) -> None:
     """Cells of one place, interleaved."""
-    ready = [_prepare(work, repeats) for work in works]
+    works = [one.work for one in opened]
+    ready = [_prepare(one.work, repeats, predict=one.cell.method.predict) for one in opened]
     runs = [PromptRun(one.work, one.controllers) for one in ready]
     if not runs:
         return
@@ -226,10 +227,12 @@ def _turns(runs: Sequence[PromptRun], seed: int) -> Iterator[PromptRun]:
                 yield runs[place]
 
 
-def _prepare(work: Work, repeats: int) -> Ready:
+def _prepare(work: Work, repeats: int, *, predict: bool) -> Ready:
     """Trace and calibration, as in `real.validate`: made once, before the run, and kept."""
     trace, why = None, None
     try:
+        if not predict:
+            raise ConfigError("no prediction was asked for (predict: off)")
         proposer_of(work.session.drafter)
         check_costs(work.session.drafter)
     except ConfigError as error:
@@ -268,7 +271,7 @@ class _Unmeasured:
 def looks_at_costs(spelling: str, session: Session) -> bool:
     """Whether a controller decides by the latency model: whether it asks for anything of it when it is built."""
     try:
-        build(spelling, session.setting(cast("LatencyModel", _Unmeasured())))
+        build_for(spelling, session.drafter, cast("LatencyModel", _Unmeasured()))
     except _AskedError:
         return True
     return False

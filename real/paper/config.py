@@ -16,6 +16,11 @@ pairs:
         static: 3..20                 # the swept baseline; or a list of lengths
         controllers: {LibraSpec: "libraspec:block=10", lambda: lambda}
         draft_sampling: greedy        # or sample: drawn drafts, at temperature 1 only
+      - name: SWIFT
+        drafter: "self:arms=FILE,length=4"
+        max_draft_len: 4
+        arms: 0..7                    # the swept baseline of a drafter of several arms, each played throughout
+        controllers: {SP2ec: sp2ec, UCBSpec: ucbspec}
 """
 
 from __future__ import annotations
@@ -33,8 +38,10 @@ from real.drafters.model import DRAFT_SAMPLING
 EXPERIMENTS = (
     *("table1", "table2", "table3", "table4"),
     *("figure1", "figure2", "figure3", "figure4", "figure5"),
+    *("sp2ec-main", "sp2ec-mat", "sp2ec-pulls", "sp2ec-regret"),
 )
 STATIC, LIBRASPEC, LAMBDA = "static", "LibraSpec", "lambda"
+SP2EC, UCBSPEC = "SP2ec", "UCBSpec"
 FIXED = "fixed block"  # a block drafter as published: one pass, all of it verified
 TEMPERATURES = (0, 1)
 GREEDY, SAMPLE = DRAFT_SAMPLING
@@ -65,25 +72,30 @@ class Method:
         drafter: as for `real.drafters.choose.parse_drafter`.
         max_draft_len: most tokens drafted in a round.
         static: lengths of the swept baseline.
-        controllers: label of a row to spelling; one of the swept lengths may have a label of its own as well.
+        arms: numbers of arms that are swept in their place.
+        controllers: label of a row to spelling; one of the swept ones may have a label of its own as well.
         draft_sampling: `greedy`, or `sample`: tokens are drawn from the drafter's law. At temperature 0 nothing is
             drawn, so that such a method has cells at temperature 1 only.
+        predict: record a trace and predict from it; of arms that takes about as long as decoding with each of them.
     """
 
     name: str
     drafter: str
     max_draft_len: int
     static: tuple[int, ...] = ()
+    arms: tuple[int, ...] = ()
     controllers: Mapping[str, str]
     draft_sampling: str = GREEDY
+    predict: bool = True
 
     def at(self, temperature: int) -> bool:
         """Whether it is measured at a temperature."""
         return self.draft_sampling == GREEDY or temperature > 0
 
     def labels(self) -> list[tuple[str, str]]:
-        """(label, spelling) of every row, the swept lengths first."""
-        return [*((STATIC, f"static:length={length}") for length in self.static), *self.controllers.items()]
+        """(label, spelling) of every row, the swept lengths and arms first."""
+        swept = [*(f"static:length={length}" for length in self.static), *(f"arm:index={arm}" for arm in self.arms)]
+        return [*((STATIC, spelling) for spelling in swept), *self.controllers.items()]
 
     def spellings(self) -> list[str]:
         """What is decoded, each once."""
@@ -159,8 +171,9 @@ class Cell:
     def settings(self) -> dict[str, Any]:
         """JSON values that decide what is measured."""
         config = self.config
-        # Greedy drafts go unsaid: cells measured before there was a choice keep their names.
+        # Defaults go unsaid: cells measured before there was a choice keep their names.
         drawn = {} if self.method.draft_sampling == GREEDY else {"draft_sampling": self.method.draft_sampling}
+        drawn |= {} if self.method.predict else {"predict": False}
         return {
             "target": self.target,
             "dataset": asdict(self.prompts()),

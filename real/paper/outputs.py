@@ -5,7 +5,8 @@ Owns which experiment gives which files. All are made from the cells' folders, a
     OUT/results.json       every row, how lambda compares, how good the predictions are
     OUT/rows.parquet       the rows
     OUT/EXPERIMENT.md      the table
-    OUT/gains.parquet, lengths.parquet, deviations.parquet, breakdown.parquet, max_lengths.parquet, calibration.parquet
+    OUT/gains.parquet, lengths.parquet, deviations.parquet, breakdown.parquet, max_lengths.parquet, calibration.parquet,
+        pulls.parquet, shares.parquet, regret.parquet, regrets.parquet, acceptance.parquet
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from real.paper import figures
+from real.paper.arm_tables import sections
+from real.paper.arms import acceptance, points, pulls
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
+from real.paper.regret import order, regrets
 from real.paper.summary import Measured, Row, Summary, comparisons, load_cell, prediction_summary, summarise
 from real.paper.tables import markdown
 from specsim.errors import ConfigError
@@ -41,6 +45,7 @@ class Collected:
         machines: where it was measured.
         not_predicted: cells without a prediction, and why.
         differences: outputs that are not plain decoding's.
+        orders: whether the replay foresaw who is faster, of each.
     """
 
     summaries: list[Summary] = field(default_factory=list)
@@ -48,6 +53,7 @@ class Collected:
     machines: set[str] = field(default_factory=set)
     not_predicted: list[dict[str, Any]] = field(default_factory=list)
     differences: list[dict[str, Any]] = field(default_factory=list)
+    orders: list[Row] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Row]:
@@ -56,8 +62,14 @@ class Collected:
 
     def add(self, cell: Measured, experiment: str) -> None:
         """One more cell."""
-        self.summaries.append(summarise(cell))
-        for name, rows in PER_CELL[experiment](cell).items() if experiment in PER_CELL else ():
+        summary = summarise(cell)
+        self.summaries.append(summary)
+        given = PER_CELL[experiment](cell) if experiment in PER_CELL else {}
+        if experiment == REGRET:
+            along, whole = regrets(summary)
+            given = {"regret": along, "regrets": whole}
+            self.orders.append(order(summary))
+        for name, rows in given.items():
             self.data.setdefault(name, []).extend(rows)
         found = cell.document["machine"]
         self.machines.add(f"{found['device']}, {found['threads']} threads, {found['dtype']}, torch {found['torch']}")
@@ -74,6 +86,11 @@ class Collected:
         }
 
 
+def _pulls(cell: Measured) -> dict[str, list[Row]]:
+    by_arm, by_rule = pulls(cell)
+    return {"pulls": by_arm, "shares": by_rule}
+
+
 def _lengths(cell: Measured) -> dict[str, list[Row]]:
     along, deviations = figures.lengths(cell)
     return {"lengths": along, "deviations": deviations}
@@ -83,11 +100,14 @@ PER_CELL: Mapping[str, Callable[[Measured], dict[str, list[Row]]]] = {
     "figure2": _lengths,
     "figure4": lambda cell: {"calibration": figures.calibration(cell)},
     "figure5": _lengths,
+    "sp2ec-pulls": _pulls,
 }
+REGRET, MAT = "sp2ec-regret", "sp2ec-mat"
 OVERALL: Mapping[str, Mapping[str, Callable[[Sequence[Row]], pa.Table]]] = {
     "figure1": {"gains": figures.gains},
     "figure3": {"breakdown": figures.breakdown},
     "figure4": {"max_lengths": figures.max_lengths},
+    MAT: {"acceptance": points},
 }
 
 
@@ -119,17 +139,21 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
         "differences": found.differences,
         "deviations": found.data.get("deviations", []),
         "depths": _by_depth(found.data.get("calibration", [])),
+        "acceptance": acceptance(found.summaries) if config.experiment == MAT else [],
+        "shares": found.data.get("shares", []),
+        "regrets": found.data.get("regrets", []),
+        "orders": found.orders,
     }
     for name, table in tables.items():
         if not table.num_rows:
             raise ConfigError(
                 f"{config.experiment}: none of its cells gives data for {name}; it needs labels as in docs/paper.md, "
-                "greedy decoding and a drafter that can be recorded"
+                "greedy decoding and a drafter that can be recorded; of arms a sweep (arms)"
             )
         with replace_file(out / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
     with replace_file(out / f"{config.experiment}.md") as temporary:
-        temporary.write_text(markdown(config.experiment, rows), encoding="utf-8")
+        temporary.write_text(markdown(config.experiment, rows) + sections(document), encoding="utf-8")
     write_json(out / RESULTS, document)
     return document
 

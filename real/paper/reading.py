@@ -10,7 +10,7 @@ import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ MOST_VALUES = 10_000  # of a file, with what its aliases stand for
 MOST_REPEATS = 10_000
 LONGEST_FOLDER = 200  # bytes; file systems allow 255
 ANY_LAYERS = 10_000  # of a target that is not loaded yet; layers it does not have are refused when it is
+MOST_ARMS = 1024
 RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 
@@ -111,19 +112,26 @@ def _method(value: Any, target: str, where: str) -> Method:
         parse_drafter(given["drafter"], target=target, n_layers=ANY_LAYERS)
     longest = given["max_draft_len"]
     _whole(longest, f"{where}.max_draft_len", 2, MAX_DRAFT_LEN)
-    static = _lengths(given["static"], longest, f"{where}.static") if "static" in given else ()
+    limit = f"max_draft_len, {longest}"
+    static = _numbers(given["static"], 1, longest, limit, f"{where}.static") if "static" in given else ()
+    last = MOST_ARMS - 1
+    arms = _numbers(given["arms"], 0, last, str(last), f"{where}.arms") if "arms" in given else ()
     controllers = _controllers(given["controllers"], longest, f"{where}.controllers") if "controllers" in given else {}
-    if not static and not controllers:
-        raise ConfigError(f"{where}: nothing to decode; name lengths (static) or controllers")
-    method = Method(**{**given, "static": static, "controllers": controllers})
+    if not static and not arms and not controllers:
+        raise ConfigError(f"{where}: nothing to decode; name lengths (static), arms or controllers")
+    method = Method(**{**given, "static": static, "arms": arms, "controllers": controllers})
     _one_of(method.draft_sampling, DRAFT_SAMPLING, f"{where}.draft_sampling")
+    if not isinstance(method.predict, bool):
+        raise ConfigError(f"{where}.predict is {_shown(method.predict)}; allowed: on, off")
     return method
 
 
 def _controllers(value: Any, longest: int, where: str) -> dict[str, str]:
     """Label to spelling; none of them twice, whichever way it is spelled."""
     found = _named(value, where, some=False)
-    setting = Setting(block_len=1, max_draft_len=longest, latency=ANY_LATENCY)
+    lengths = Setting(block_len=1, max_draft_len=longest, latency=ANY_LATENCY)
+    # How many arms there are only the loaded drafter knows.
+    arms = replace(lengths, arm_draft_s=(1.0,) * MOST_ARMS, draft_len=1)
     known: dict[str, str] = {}
     for label, spelling in found.items():
         if label == STATIC:
@@ -131,27 +139,25 @@ def _controllers(value: Any, longest: int, where: str) -> dict[str, str]:
         _text(spelling, f"{where}.{label}")
         with _placed(f"{where}.{label}"):
             name, _ = parse_spec(spelling)
-            if "length" not in REGISTRY[name].kinds:
-                continue  # chooses among arms, which only the loaded drafter knows
-            built = build(spelling, setting)
+            built = build(spelling, lengths if "length" in REGISTRY[name].kinds else arms)
         same = known.setdefault(f"{built.name}, {built.config}", label)
         if same != label:
             raise ConfigError(f"{where}.{label}: {spelling!r} is the controller of {same!r}; name each once")
     return found
 
 
-def _lengths(value: Any, longest: int, where: str) -> tuple[int, ...]:
-    """`3..20` with both ends, or a list."""
+def _numbers(value: Any, low: int, high: int, highest: str, where: str) -> tuple[int, ...]:
+    """Lengths or arms: `3..20` with both ends, or a list; `highest` is `high` in words."""
     found = RANGE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
-        low, high = int(found[1]), int(found[2])
-        if not 1 <= low <= high <= longest:
-            raise ConfigError(f"{where} is {value!r}; allowed: from 1 on, upwards, to max_draft_len, {longest}")
-        return tuple(range(low, high + 1))
+        first, last = int(found[1]), int(found[2])
+        if not low <= first <= last <= high:
+            raise ConfigError(f"{where} is {value!r}; allowed: from {low} on, upwards, to {highest}")
+        return tuple(range(first, last + 1))
     if not isinstance(value, list):
         raise ConfigError(f"{where} is {_shown(value)}; allowed: a range such as 3..20, or a list of whole numbers")
     for number, one in enumerate(value):
-        _whole(one, f"{where}[{number}]", 1, longest)
+        _whole(one, f"{where}[{number}]", low, high)
     _all_different(value, where)
     return tuple(value)
 

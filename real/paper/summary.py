@@ -19,7 +19,7 @@ from real.folder import Request, Run, RunFolder, read_run
 from real.interleave import PLAIN
 from real.loops import looping
 from real.paper.cells import RESULTS
-from real.paper.config import FIXED, LAMBDA, LIBRASPEC, STATIC, Cell
+from real.paper.config import FIXED, LAMBDA, LIBRASPEC, SP2EC, STATIC, UCBSPEC, Cell
 from real.paper.loops import fresh_sums
 from real.paper.paired import Times, compare
 from specsim.errors import ConfigError
@@ -102,6 +102,17 @@ def rows_of(cell: Measured) -> list[Row]:
     return [_row(cell, label, results[spelling]) for label, spelling in cell.cell.method.labels()]
 
 
+def place_of(cell: Cell) -> Row:
+    """What every row says about where it was measured."""
+    return {
+        "target": cell.target,
+        "dataset": cell.dataset,
+        "temperature": cell.temperature,
+        "method": cell.method.name,
+        "drafter": cell.method.drafter,
+    }
+
+
 def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
     spelling, seen = one["controller"], one["measured"]
     runs = [counted(request, spelling) for request in cell.requests]
@@ -110,11 +121,7 @@ def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
     parts = {**total, "rest_s": total["round_s"] - total["draft_s"] - total["verify_s"]}
     counts = ("submitted_len", "scored_len", "draft_passes", "forward_passes", "accepted_len")
     return {
-        "target": cell.cell.target,
-        "dataset": cell.cell.dataset,
-        "temperature": cell.cell.temperature,
-        "method": cell.cell.method.name,
-        "drafter": cell.cell.method.drafter,
+        **place_of(cell.cell),
         "draft_sampling": cell.cell.method.draft_sampling,
         "label": label,
         "controller": spelling,
@@ -187,12 +194,15 @@ def summarise(cell: Measured) -> Summary:
     return Summary(cell=cell.cell, rows=rows_of(cell), times=times)
 
 
-RIVALS = ((LAMBDA, LIBRASPEC), (LAMBDA, STATIC), (LIBRASPEC, STATIC))
+RIVALS = (
+    *((LAMBDA, LIBRASPEC), (LAMBDA, STATIC), (LIBRASPEC, STATIC)),
+    *((SP2EC, UCBSPEC), (SP2EC, STATIC), (UCBSPEC, STATIC)),
+)
 
 
 def comparisons(cells: Sequence[Summary]) -> list[dict[str, Any]]:
-    """`lambda` against LibraSpec and the best static length, LibraSpec against the latter: at least as fast, and
-    if not, what costs it.
+    """`lambda` against LibraSpec and the best static length, LibraSpec against the latter, and of arms SP2ec against
+    UCBSpec and the best fixed arm, UCBSpec against the latter: at least as fast, and if not, what costs it.
 
     Cells of one method are variants of each other (tree budgets, say); each side is its fastest variant. They decoded
     the same prompts, each with plain decoding beside it.

@@ -1,0 +1,143 @@
+"""The second paper's experiments end to end, on a tiny model that drafts for itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("torch", reason="real/ needs the extra 'real'")
+
+from real.builders.arm import Arm, ArmFile
+from real.interleave import Comparison
+from real.paper import cells
+from tests.real_paper import TEXTS, config, decisions, results, run
+from tests.real_tiny import save_tiny
+
+ARMS = ("", "2", "a2+m3", "2-3")
+RULES = {"SP2ec": "sp2ec", "UCBSpec": "ucbspec"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny(folder / "model", layers=8, seed=3, spread=0.08)  # pyright: ignore[reportArgumentType]
+    (folder / "p.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
+    ArmFile("tiny", 8, "random", tuple(map(Arm.parse, ARMS))).save(folder / "arms.json")
+    return folder
+
+
+def experiment(tiny: Path, name: str, **changes: Any) -> dict[str, Any]:
+    swift = {
+        "name": "SWIFT",
+        "drafter": f"self:arms={tiny / 'arms.json'},length=3",
+        "max_draft_len": 3,
+        "arms": "0..3",
+        "controllers": RULES,
+    }
+    live = {**swift, "name": "cosSim", "drafter": "self:build=cossim,arms=3,length=3", "arms": [0, 1, 2]}
+    pairs = [{"target": str(tiny / "model"), "methods": [swift, live]}]
+    return config(tiny, experiment=name, pairs=pairs, temperatures=[0], **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert run(experiment(tiny, "sp2ec-main"), out) == 0
+    return out
+
+
+def test_every_arm_and_every_rule_has_a_row_in_the_same_words(tiny: Path, finished: Path) -> None:
+    document = results(finished)
+    found = {(row["method"], row["label"], row["controller"]) for row in document["rows"]}
+    assert len(document["rows"]) == len(found) == 4 + 3 + 2 * len(RULES)
+    assert {(method, *rule) for method in ("SWIFT", "cosSim") for rule in RULES.items()} <= found
+    assert ("SWIFT", "static", "arm:index=3") in found
+    assert document["differences"] == []
+    assert all(row["shadow"] is None for row in document["rows"])
+    pairs = {(one["method"], one["label"], one["against"]) for one in document["comparisons"]}
+    assert pairs == {
+        (method, *rivals)
+        for method in ("SWIFT", "cosSim")
+        for rivals in (("SP2ec", "UCBSpec"), ("SP2ec", "static"), ("UCBSpec", "static"))
+    }
+    assert "| cosSim SP2ec |" in (finished / "sp2ec-main.md").read_text()
+    outputs: dict[int, set[tuple[int, ...]]] = {}
+    for _, number, _, output, _ in decisions(finished / "cells"):
+        outputs.setdefault(number, set()).add(tuple(output))
+    assert [len(different) for different in outputs.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "pictures"),
+    [
+        ("sp2ec-mat", {"acceptance"}, 1),
+        ("sp2ec-pulls", {"pulls", "shares"}, 2),
+        ("sp2ec-regret", {"regret", "regrets"}, 4),
+    ],
+)
+def test_further_experiments_come_from_the_same_cells(
+    tiny: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    files: set[str],
+    pictures: int,
+) -> None:
+    monkeypatch.setattr(cells, "load_target", lambda *_, **__: pytest.fail("loaded a model"))
+    out = tmp_path / "run"
+    assert run(experiment(tiny, name), out, f"--cells={finished / 'cells'}") == 0
+    assert {path.stem for path in out.glob("*.parquet")} == files | {"rows"}
+    made = list(out.glob("*.png"))
+    assert len(made) == pictures
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
+
+
+def test_pulls_are_those_of_the_rounds(tiny: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(experiment(tiny, "sp2ec-pulls"), out, f"--cells={finished / 'cells'}") == 0
+    rows = pq.read_table(out / "pulls.parquet").to_pylist()
+    for method, arms in (("SWIFT", 4), ("cosSim", 3)):
+        for label, spelling in RULES.items():
+            mine = [row for row in rows if (row["method"], row["label"]) == (method, label)]
+            assert [row["arm"] for row in mine] == list(range(arms))
+            assert sorted(row["rank"] for row in mine) == list(range(1, arms + 1))
+            drafted = sum(
+                sum(submitted > 0 for _, submitted, _ in lengths)
+                for name, _, controller, _, lengths in decisions(finished / "cells")
+                if f"-{method}-" in name and controller == spelling
+            )
+            assert sum(row["pulls"] for row in mine) == drafted
+    # Each rule that begins with every arm once does so on every prompt.
+    assert all(row["pulls"] >= len(TEXTS) for row in rows if row["label"] == "SP2ec")
+
+
+def test_an_experiment_may_do_without_predictions(
+    tiny: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = experiment(tiny, "sp2ec-main")
+    (pair,) = document["pairs"]
+    (method,) = pair["methods"] = [pair["methods"][0]]
+    monkeypatch.setattr(cells, "frozen_trace", lambda *_: pytest.fail("recorded a trace"))
+    method.update(predict=False, arms=[0], controllers={"SP2ec": "sp2ec"})
+    assert run(document, tmp_path / "run") == 0
+    (told,) = results(tmp_path / "run")["not_predicted"]
+    assert told["why"] == "no prediction was asked for (predict: off)"
+    assert told["cell"] not in {path.name for path in (finished / "cells").iterdir()}
+
+
+def test_an_arm_that_is_not_there_is_named_before_anything_is_decoded(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Comparison, "run", lambda *_, **__: pytest.fail("decoded"))
+    document = experiment(tiny, "sp2ec-main")
+    document["pairs"][0]["methods"][1]["arms"] = "0..3"
+    assert run(document, tmp_path / "run") == 2
+    assert "index=3" in capsys.readouterr().err
+    document["pairs"][0]["methods"][0]["drafter"] = "self:arms=nowhere.json"
+    assert run(document, tmp_path / "other") == 2
+    assert "nowhere.json: cannot be read" in capsys.readouterr().err
