@@ -29,7 +29,7 @@ from real.drafters.base import Drafter, NoDrafter
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Settings, decode
-from real.models import DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
+from real.models import DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_text_target
 from real.options import SEED
 from real.session import ANY_LATENCY, Session
 from real.target import Target
@@ -183,7 +183,7 @@ def main(
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = choose(load_prompts(dataset), requests, seed)
-    loaded = load_target(target, dtype=dtype, device=device)
+    loaded = load_text_target(target, dtype=dtype, device=device)
     prompts = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in chosen]
     console = Console(stderr=True)
     tallies = compare(loaded, prompts, max_new_tokens, seed=seed, say=console.print)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from real.cache import KVCache, forward
+from real.vision.prompt import VisionPrompt
 
 # Branch tokens in the cache at a time. Attention looks at every slot, so more slots cost more than they save.
 SLOT_LIMIT = 768
@@ -33,13 +34,25 @@ class BranchRunner:
         first: logits of the text are kept from this index on; a branch may start after `first + 1` tokens or later.
         slots: branch tokens the cache can hold at a time.
         width: keep logits of the first `width` ids only (a drafter's padding that the target does not have).
+        prompt: what the text begins with, where the model is to see its pictures.
     """
 
-    def __init__(self, model: Any, text: torch.Tensor, *, first: int, slots: int, width: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        text: torch.Tensor,
+        *,
+        first: int,
+        slots: int,
+        width: int | None = None,
+        prompt: VisionPrompt | None = None,
+    ) -> None:
         self.model, self.text, self.text_len, self.first, self._width = model, text, len(text), first, width
         self._known = int(model.get_input_embeddings().weight.shape[0])
         self.cache = KVCache(self.text_len + slots)
-        self.text_logits = self._run(text, keep=self.text_len - first)  # [L - first, vocabulary]
+        seen = None if prompt is None else prompt.followed_by(text[len(prompt) :])
+        self.cache.shift = 0 if prompt is None else prompt.shift
+        self.text_logits = self._run(text, keep=self.text_len - first, prompt=seen)  # [L - first, vocabulary]
         self.begin(torch.zeros(0, dtype=torch.int64, device=text.device))
 
     def begin(self, starts: torch.Tensor) -> None:

@@ -12,12 +12,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from real.data import encode, load_prompts
+from real.data import load_prompts
 from real.measure import most_new_tokens
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded
 from real.options import SEED
 from real.session import open_session
 from real.trace_latency import measure_latency
+from real.vision.load import prompt_for
+from real.vision.prompt import ids_of
 from specsim.errors import ConfigError
 from specsim.latency import save_latency
 from specsim.latency.fit import FitReport
@@ -41,7 +43,7 @@ def calibration_texts(
         depth: as in `most_new_tokens`.
 
     Raises:
-        ConfigError: a length below 2, or a window too short to measure in at all.
+        ConfigError: a length below 2, a window too short to measure in at all, or prompts with pictures.
     """
     if min(lengths) < 2:
         raise ConfigError(f"--context {min(lengths)}: allowed: 2 or more tokens")
@@ -54,9 +56,11 @@ def calibration_texts(
         )
     wanted = sorted({min(length, most) for length in lengths})
     prompts, rng = load_prompts(dataset), np.random.default_rng(seed)
+    if any(prompt.pictures is not None for prompt in prompts):
+        raise ConfigError(f"dataset {dataset!r} has pictures; contexts are cut from texts, so name a dataset of those")
     text: list[int] = []
     while len(text) < wanted[-1]:
-        text += encode(loaded.tokenizer, prompts[int(rng.integers(len(prompts)))]).tolist()
+        text += ids_of(prompt_for(loaded, prompts[int(rng.integers(len(prompts)))])).tolist()
     return [torch.tensor(text[-length:], dtype=torch.int64, device=loaded.device) for length in wanted]
 
 

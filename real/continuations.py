@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from transformers import GenerationConfig
 
-from real.models import DEVICES, DTYPES, MAX_THREADS, Loaded, load_target
+from real.models import DEVICES, DTYPES, MAX_THREADS, Loaded, load_text_target
 from real.progress import Steps
 from real.training.corpus import stdlib_documents
 from real.training.prompt_sources import SOURCES, PromptSource, prompt_source
@@ -178,7 +178,7 @@ def main(
         raise ConfigError(f"--texts and --held-out-texts: allowed are up to {HELD_OUT} shards of --batch {batch} each")
     check_folder(out)
     torch.set_num_threads(threads)
-    loaded = load_target(target, dtype=dtype, device=device)
+    loaded = load_text_target(target, dtype=dtype, device=device)
     settings = {
         "target": loaded.name,
         **{"length": length, "prompt_tokens": prompt_tokens, "prompts": prompts, "temperature": temperature},

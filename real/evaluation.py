@@ -38,7 +38,7 @@ def differences(work: Work, requests: Sequence[Request]) -> list[dict[str, Any]]
                 continue
             model = work.session.loaded.model
             exact = exact if exact is not None else exact_twin(model)
-            difference = explain(model, exact, work.encoded[request.number].tolist(), plain, output)
+            difference = explain(model, exact, work.encoded[request.number], plain, output)
             assert difference is not None
             found.append(
                 {

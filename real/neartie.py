@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from real.cache import KVCache, forward
+from real.vision.prompt import VisionPrompt, ids_of, seen_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -62,14 +65,14 @@ def exact_twin(model: Any) -> Any:
 
 
 def explain(
-    model: Any, exact: Any, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
+    model: Any, exact: Any, prompt: torch.Tensor | VisionPrompt, expected: Sequence[int], found: Sequence[int]
 ) -> Difference | None:
     """The first difference of two greedy outputs of one target; None when they are equal.
 
     Args:
         model: the target.
         exact: the same weights in wider precision, see `exact_twin`.
-        prompt: token ids both outputs continue.
+        prompt: int64[P] that both outputs continue, or with pictures.
         expected: output of plain decoding.
         found: the other output.
     """
@@ -77,15 +80,16 @@ def explain(
     if place is None:
         return None
     one, other = (output[place] if place < len(output) else None for output in (expected, found))
-    text = [*prompt, *expected[:place]]
-    own, wide = (_logits_after(which, text) for which in (model, exact))
+    own, wide = (_logits_after(which, prompt, expected[:place]) for which in (model, exact))
     gaps = [float("nan")] * 2 if one is None or other is None else [float(x[one] - x[other]) for x in (own, wide)]
     noise = float((own - wide).abs().max())
     return Difference(place=place, expected=one, found=other, gap=gaps[0], exact_gap=gaps[1], noise=noise)
 
 
 @torch.inference_mode()
-def _logits_after(model: Any, text: Sequence[int]) -> torch.Tensor:
-    """float64[V] logits of what follows a text, by one pass without a cache."""
-    ids = torch.tensor([list(text)], device=next(model.parameters()).device)
-    return model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0, -1].double()
+def _logits_after(model: Any, prompt: torch.Tensor | VisionPrompt, output: Sequence[int]) -> torch.Tensor:
+    """float64[V] logits of what follows a prompt and an output, by one pass over both."""
+    tokens, seen = torch.tensor(list(output), device=ids_of(prompt).device, dtype=torch.int64), seen_of(prompt)
+    ids = torch.cat([ids_of(prompt), tokens])
+    shown = None if seen is None else seen.followed_by(tokens)
+    return forward(model, ids, KVCache(len(ids)), keep=1, prompt=shown)[-1].double()

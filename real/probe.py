@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from real.data import Prompt, choose, encode, load_prompts, prompt_format
+from real.data import Prompt, choose, load_prompts, prompt_format
 from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
 from real.drafters.ddtree import NodeTrees
@@ -29,6 +29,8 @@ from real.progress import Steps
 from real.record import RequestRows, proposer_of, record_request
 from real.session import make_drafter
 from real.trace_latency import contexts_of, measure_again, measure_latency, stored_drafter
+from real.vision.load import prompt_for
+from real.vision.prompt import VisionPrompt
 from real.workdir import WorkDir
 from specsim.errors import ConfigError, run_cli
 from specsim.passes import PASSES_PER_BLOCK
@@ -55,6 +57,7 @@ class Settings:
     dtype: str
     device: str
     seed: int
+    visual_tokens: int | None = None
     sample: bool = False
 
 
@@ -74,8 +77,8 @@ def record(
         ConfigError: too few prompts, a context window exceeded, or a work folder of other settings.
     """
     prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
-    encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
-    check_windows(loaded, drafter, prompts, encoded, settings.max_new_tokens)
+    encoded = [prompt_for(loaded, prompt) for prompt in prompts]
+    check_prompts(loaded, drafter, prompts, encoded, settings.max_new_tokens)
     proposer = proposer_of(drafter)
     work = WorkDir(out, _config(settings, drafter, prompts), restart=restart)
     kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
@@ -192,6 +195,7 @@ def trace_meta(
             "max_new_tokens": settings.max_new_tokens,
             "stop_ids": list(loaded.stop_ids),
             "threads": torch.get_num_threads(),
+            **({} if settings.visual_tokens is None else {"visual_tokens": settings.visual_tokens}),
             **_passes_per_block(drafter, requests),
         },
     )
@@ -211,14 +215,25 @@ def _passes_per_block(drafter: Drafter, requests: Sequence[RequestRows]) -> dict
     return {PASSES_PER_BLOCK: passes / blocks} if drafter.reports_passes and blocks else {}
 
 
-def check_windows(
-    loaded: Loaded, drafter: Drafter, prompts: Sequence[Prompt], encoded: Sequence[torch.Tensor], max_new: int
+def check_prompts(
+    loaded: Loaded,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    encoded: Sequence[torch.Tensor | VisionPrompt],
+    max_new: int,
 ) -> None:
-    """Refuse prompts (int64[P] each) that with `max_new` new tokens exceed the target's or the drafter's window.
+    """Refuse prompts that no trace can be made of: with `max_new` new tokens they exceed the target's or the drafter's
+    window, or they have pictures and the drafter reads what the target makes of them.
 
     Raises:
-        ConfigError: the first that does.
+        ConfigError: the first.
     """
+    shown = next((prompt.id for prompt in prompts if prompt.pictures is not None), None)
+    if drafter.tap is not None and shown is not None:
+        raise ConfigError(
+            f"prompt {shown!r} has pictures: what drafter {drafter.name!r} makes of the target's states behind them is "
+            "not recorded; record texts, or compare live (real.run)"
+        )
     windows = {
         "target": getattr(loaded.model.config, "max_position_embeddings", None),
         "drafter": getattr(drafter, "window", None),
@@ -270,11 +285,14 @@ def _check_numbers(max_new_tokens: int, max_draft_len: int, threads: int | None,
     "in docs/drafters.md, such as dflash:path=..",
 )
 @click.option("--skip-layers", help="Layers the layer-skip drafter leaves out, e.g. 9-14,20.")
-@click.option("--dataset", default="humaneval", show_default=True, help="humaneval, open-ended, lab or a JSONL file.")
+@click.option(
+    "--dataset", default="humaneval", show_default=True, help="humaneval, open-ended, lab, a JSONL file or its folder."
+)
 @click.option("--requests", default=10, show_default=True, help="Prompts, drawn by seed.")
 @click.option("--max-new-tokens", default=128, show_default=True)
 @click.option("--max-draft-len", default=24, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Trace file to write.")
+@click.option("--visual-tokens", type=click.IntRange(1), help="Most of a prompt's pictures (vision-language targets).")
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))
 @click.option("--device", default="auto", show_default=True, help=", ".join(DEVICES))
 @click.option("--threads", type=int, help="CPU threads of torch.")
@@ -332,7 +350,12 @@ def _again(files: Sequence[Path], device: str, repeats: int, console: Console) -
 
 def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Console, *, restart: bool) -> None:
     load_prompts(options["dataset"])  # an unknown name should not wait for the model
-    loaded = load_target(options["target"], dtype=options["dtype"], device=options["device"])
+    loaded = load_target(
+        options["target"],
+        dtype=options["dtype"],
+        device=options["device"],
+        visual_tokens=options["visual_tokens"],
+    )
     skip, name = options.pop("skip_layers"), options.pop("drafter")
     n_layers = loaded.model.config.num_hidden_layers
     spec = parse_drafter(name, target=options["target"], n_layers=n_layers, skip_layers=skip)

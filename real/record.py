@@ -39,6 +39,7 @@ from real.drafters.selfspec_record import ArmsRecorder
 from real.loop import Settings, decode
 from real.session import ANY_LATENCY
 from real.target import Target
+from real.vision.prompt import VisionPrompt, ids_of, seen_of
 from specsim.controllers import Setting, build
 from specsim.errors import ConfigError
 from specsim.online import OnlineController
@@ -181,7 +182,7 @@ class RequestRows:
 
 def decode_plain(
     model: Any,
-    prompt: torch.Tensor,
+    prompt: torch.Tensor | VisionPrompt,
     max_new_tokens: int,
     stop_ids: Collection[int],
     *,
@@ -191,7 +192,7 @@ def decode_plain(
 
     Args:
         model: causal language model.
-        prompt: int64[P], P >= 1.
+        prompt: int64[P], P >= 1, or with pictures.
         max_new_tokens: longest response.
         stop_ids: end-of-text tokens; the one produced is part of the response.
         sampled: seed and number of the request, to sample at temperature 1; None: greedy.
@@ -206,7 +207,7 @@ def decode_plain(
 def record_request(
     target: Any,
     proposer: Proposer | ArmsRecorder,
-    prompt: torch.Tensor,
+    prompt: torch.Tensor | VisionPrompt,
     *,
     max_new_tokens: int,
     max_draft_len: int,
@@ -224,7 +225,8 @@ def record_request(
     Args:
         target: causal language model; the comparison is exact only in float32.
         proposer: the drafter.
-        prompt: int64[P], P >= 1, on the target's device.
+        prompt: int64[P], P >= 1, on the target's device, or with pictures; a drafter with weights of its own is given
+            the ids alone, as when decoding.
         max_new_tokens: longest response.
         max_draft_len: longest draft.
         stop_ids: end-of-text tokens.
@@ -232,17 +234,18 @@ def record_request(
         log: receives one line per mismatch of a greedy response, with its place and logit gap.
     """
     output = decode_plain(target, prompt, max_new_tokens, stop_ids, sampled=sampled)
-    text = torch.cat([prompt, prompt.new_tensor(output)])
-    n, prompt_len = len(output), len(prompt)
+    ids = ids_of(prompt)
+    text = torch.cat([ids, ids.new_tensor(output)])
+    n, prompt_len = len(output), len(ids)
     if isinstance(proposer, ArmsRecorder):
-        return _arm_rows(target, proposer, text, prompt_len, log=None if sampled else log)
-    left = n - 1 - torch.arange(n, device=prompt.device)
+        return _arm_rows(target, proposer, prompt, text, log=None if sampled else log)
+    left = n - 1 - torch.arange(n, device=ids.device)
     longest = left.clamp(max=max_draft_len)
     if isinstance(proposer, TreeProposer):
         # The decode loop asks for no draft only where the last token is all that fits.
-        longest = torch.where(torch.arange(n, device=prompt.device) < max_new_tokens - 1, max_draft_len, 0)
+        longest = torch.where(torch.arange(n, device=ids.device) < max_new_tokens - 1, max_draft_len, 0)
     drafts = proposer.propose(text, prompt_len, longest)
-    runner = BranchRunner(target, text, first=prompt_len - 1, slots=SLOT_LIMIT)
+    runner = BranchRunner(target, text, first=prompt_len - 1, slots=SLOT_LIMIT, prompt=seen_of(prompt))
     mismatches = 0 if sampled else _check_text(runner.text_logits[:n], text[prompt_len:], log)
     starts = _starts(prompt_len, left)
     p, best = score_branches(runner, starts, drafts)
@@ -274,15 +277,20 @@ def record_request(
 
 
 def _arm_rows(
-    target: Any, recorder: ArmsRecorder, text: torch.Tensor, prompt_len: int, *, log: Callable[[str], None] | None
+    target: Any,
+    recorder: ArmsRecorder,
+    prompt: torch.Tensor | VisionPrompt,
+    text: torch.Tensor,
+    *,
+    log: Callable[[str], None] | None,
 ) -> RequestRows:
     """The rows of a text by arms; `log` as for `record_request`, None for a sampled text."""
-    found = recorder.walk(text, prompt_len)
+    found, prompt_len = recorder.walk(prompt, text), len(prompt)
     n, arms, length = found.tokens.shape
     left = n - 1 - torch.arange(n, device=text.device)
     starts, mismatches = _starts(prompt_len, left), 0
     if log is not None:
-        whole = BranchRunner(target, text, first=prompt_len - 1, slots=0)
+        whole = BranchRunner(target, text, first=prompt_len - 1, slots=0, prompt=seen_of(prompt))
         mismatches = _check_text(whole.text_logits[:n], text[prompt_len:], log)
     accepted = torch.zeros(n, arms, dtype=torch.int64)
     for arm in range(arms):

@@ -142,6 +142,7 @@ def open_session(
     max_draft_len: int = 24,
     draft_sampling: str = "greedy",
     cache: str = "dynamic",
+    visual_tokens: int | None = None,
 ) -> Session:
     """Load a target and its drafter.
 
@@ -152,11 +153,12 @@ def open_session(
         max_draft_len: most tokens proposed in a round.
         draft_sampling: `greedy` or `sample`, for drafters that are models.
         cache: `dynamic` or `static`.
+        visual_tokens: as for `real.models.load_target`.
 
     Raises:
         ConfigError: anything unknown, missing or incompatible.
     """
-    loaded = load_target(target, dtype=dtype, device=device)
+    loaded = load_target(target, dtype=dtype, device=device, visual_tokens=visual_tokens)
     spec = parse_drafter(drafter, target=target, n_layers=loaded.model.config.num_hidden_layers)
     made = make_drafter(spec, loaded, max_draft_len=max_draft_len, draft_sampling=draft_sampling)
     return Session(loaded=loaded, target=Target(loaded.model, cache=cache), drafter=made, plain=NoDrafter())

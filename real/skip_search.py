@@ -21,7 +21,7 @@ import torch
 from real.cache import KVCache, forward
 from real.data import choose, encode, load_prompts
 from real.drafters.layer_skip import skip_layers
-from real.models import Loaded, load_target
+from real.models import Loaded, load_text_target
 from real.options import SEED
 from real.record import decode_plain
 from specsim.errors import run_cli
@@ -99,7 +99,7 @@ def main(
 ) -> None:
     """Print one JSON line per number of skipped layers."""
     torch.set_num_threads(threads)
-    loaded = load_target(target, device="cpu")
+    loaded = load_text_target(target, device="cpu")
     texts = own_texts(loaded, datasets, prompts=prompts, tokens=tokens, seed=seed)
     for step in search(loaded, texts, max_skip):
         click.echo(json.dumps({"skip": step.skip, "skipped": len(step.skip), "agreement": step.agreement}))

@@ -14,8 +14,10 @@ import torch
 
 from real.cache import CACHES, KVCache, check_model, forward
 from real.tree import depths, visible
-from real.vision.prompt import VisionPrompt, ids_of
+from real.vision.prompt import VisionPrompt, ids_of, seen_of
 from specsim.errors import ConfigError
+
+EMBEDDINGS = -1  # in place of a layer's number: what enters the first one
 
 
 class Tap:
@@ -24,7 +26,7 @@ class Tap:
     Made by `Target.tap`; the decode loop hands the drafter's tap to the target, which fills it.
 
     Args:
-        layers: 0-based decoder layers, whose output is read.
+        layers: 0-based decoder layers, whose output is read, or `EMBEDDINGS`.
         width: numbers per token in all, len(layers) * hidden size.
         like: any tensor of the target's type and device.
 
@@ -112,7 +114,7 @@ class Target:
             tap: what the drafter reads of this request.
             loan: how the drafter gets at the cache; the prompt is then taken in at once, for it to build on.
         """
-        ids, seen = ids_of(prompt), prompt if isinstance(prompt, VisionPrompt) else None
+        ids, seen = ids_of(prompt), seen_of(prompt)
         self._cache, self._waiting, self._tap = KVCache(capacity, static=self._static), ids[:-1], tap
         self._cache.shift = 0 if seen is None else seen.shift
         self._lent, self._held = loan is not None, len(ids) - 1
@@ -189,7 +191,7 @@ def make_tap(model: Any, layers: Sequence[int]) -> Tap:
         ConfigError: no layers, or not the model's.
     """
     count = len(decoder_layers(model))
-    wrong = [layer for layer in layers if not 0 <= layer < count]
+    wrong = [layer for layer in layers if not EMBEDDINGS <= layer < count]
     if wrong or not layers:
         raise ConfigError(f"features of layers {list(layers)}: the target has layers 0..{count - 1}")
     weights = model.get_input_embeddings().weight
@@ -218,6 +220,8 @@ def decoder_layers(model: Any) -> torch.nn.ModuleList:
 def hidden_states(model: Any, layers: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
     """While it is open, a forward pass leaves float[batch, tokens, H], the output of each of `layers`, in the dict.
 
+    `EMBEDDINGS` stands for what enters the first layer.
+
     Hooks instead of `output_hidden_states`: those of all layers would be kept, and the last one is normalised there.
     """
     found: dict[int, torch.Tensor] = {}
@@ -229,7 +233,15 @@ def hidden_states(model: Any, layers: Sequence[int]) -> Iterator[dict[int, torch
 
         return hook
 
-    handles = [stack[layer].register_forward_hook(keep(layer)) for layer in dict.fromkeys(layers)]
+    def enter(module: torch.nn.Module, inputs: Any, given: Any) -> None:
+        found[EMBEDDINGS] = inputs[0] if inputs else given["hidden_states"]
+
+    handles = [
+        stack[0].register_forward_pre_hook(enter, with_kwargs=True)
+        if layer == EMBEDDINGS
+        else stack[layer].register_forward_hook(keep(layer))
+        for layer in dict.fromkeys(layers)
+    ]
     try:
         yield found
     finally:

@@ -28,7 +28,7 @@ from rich.console import Console
 from real import probe
 from real.calibrate import check_machine
 from real.compare import counted
-from real.data import choose, encode, load_prompts
+from real.data import choose, load_prompts
 from real.drafters.choose import parse_drafter
 from real.evaluation import evaluate
 from real.folder import RUN, RunFolder
@@ -50,6 +50,7 @@ from real.validation import (
     frozen_trace,
     run_prompts,
 )
+from real.vision.load import prompt_for
 from specsim.errors import ConfigError, run_cli
 from specsim.latency import load_latency
 from specsim.paths import replace_file
@@ -83,12 +84,12 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
         options["drafter"], target=options["target"], n_layers=session.loaded.model.config.num_hidden_layers
     )
     limits = {key: options[key] for key in ("dataset", "requests", "max_new_tokens", "max_draft_len", "dtype", "seed")}
-    encoded = [encode(session.loaded.tokenizer, prompt).to(session.loaded.device) for prompt in prompts]
+    encoded = [prompt_for(session.loaded, prompt) for prompt in prompts]
     recording = probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits)
     # All that can be refused is, before there is a folder.
     proposer_of(session.drafter)
     check_costs(session.drafter)
-    probe.check_windows(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
+    probe.check_prompts(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
     digests = {key: None if path is None else _digest(key, path) for key, path in frozen.items()}
     if (given := frozen["trace"]) is not None:
         check_trace(given, session, recording, prompts)

@@ -28,6 +28,7 @@ from real.progress import Steps
 from real.recall import recall
 from real.session import Session
 from real.trace_latency import measure_latency
+from real.vision.prompt import VisionPrompt
 from specsim.controllers import Controller
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency, save_latency
@@ -46,7 +47,7 @@ class Work:
         session: target and drafter.
         settings: of every decode.
         recording: what a trace of this run is a recording of.
-        prompts, encoded: as chosen, and as token ids.
+        prompts, encoded: as chosen, and as the target takes them.
         spellings: controllers, plain decoding first.
         folder: of the run.
         console: for progress.
@@ -56,7 +57,7 @@ class Work:
     settings: Settings
     recording: probe.Settings
     prompts: list[Prompt]
-    encoded: list[torch.Tensor]
+    encoded: Sequence[torch.Tensor | VisionPrompt]
     spellings: list[str]
     folder: RunFolder
     console: Console

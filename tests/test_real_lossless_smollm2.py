@@ -107,7 +107,7 @@ def compare(given: Reference, found: list[Decoded]) -> list[Difference]:
     pairs = zip(given.prompts, given.plain, found, strict=True)
     unequal = [pair for pair in pairs if pair[1] != pair[2].output]
     exact = exact_twin(given.loaded.model) if unequal else None
-    explained = (explain(given.loaded.model, exact, p.tolist(), want, got.output) for p, want, got in unequal)
+    explained = (explain(given.loaded.model, exact, p, want, got.output) for p, want, got in unequal)
     return [difference for difference in explained if difference is not None]
 
 

@@ -3,85 +3,36 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Regex, Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import PreTrainedTokenizerFast
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from real.data import Prompt, load_prompts
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.loop import Settings, decode
+from real.models import load_target
 from real.target import Target
-from real.vision.data import BENCHMARKS, Question, load_questions
+from real.vision.data import BENCHMARKS, PictureFiles
 from real.vision.encode import Encoder
-from real.vision.load import library_processor, load_vision
+from real.vision.load import VisionLoaded, library_processor
 from real.vision.model import VisionModel
 from real.vision.pictures import Pictures, open_pictures
 from specsim.errors import ConfigError
 from specsim.online import OnlineController
 from tests.real_lossless import random_lengths
 from tests.real_tiny import STOP, prompt_ids, tiny_llama
-from tests.real_vision import END, IMAGE, PATCH, PINPOINTS, SIDE, START, VIDEO, vision_model
+from tests.real_vision import IMAGE, PATCH, SIDE, vision_model
+from tests.real_vision_files import FRAME_SIZE, picture, processor, save_questions, save_vision, token_of, tokenizer
 
 CLASSES = ("qwen2_5_vl", "qwen3_vl", "llava_next", "llava_next_video", "llava")
-FRAME_SIZE = {"shortest_edge": 8 * 8, "longest_edge": 16 * 24}
-TEMPLATE = (
-    "{% for m in messages %}u:{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}"
-    "{% elif c['type'] == 'image' %}IMAGE{% else %}VIDEO{% endif %}{% endfor %} {% endfor %}a:"
-)
-
-
-def token_of(name: str, place: int) -> str:
-    qwen = {IMAGE: "<|image_pad|>", VIDEO: "<|video_pad|>", START: "<|vision_start|>", END: "<|vision_end|>"}
-    return qwen[place] if name.startswith("qwen") else {**qwen, IMAGE: "<image>", VIDEO: "<video>"}[place]
-
-
-def tokenizer(name: str) -> PreTrainedTokenizerFast:
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789 .,:;!?()+-*_\n<>"
-    words = {token: number for number, token in enumerate(["<pad>", "<s>", "</s>", *letters])}
-    special = {token_of(name, place): place for place in (IMAGE, VIDEO, START, END)}
-    made = Tokenizer(WordLevel({**words, **special}, unk_token="<pad>"))
-    made.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
-    extra = {"extra_special_tokens": {"image_token": token_of(name, IMAGE)}}
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<pad>", **extra
-    )
-    fast.add_tokens(list(special), special_tokens=True)
-    wrapped = [
-        f"{token_of(name, START)}{token}{token_of(name, END)}" if name.startswith("qwen") else token
-        for token in (token_of(name, IMAGE), token_of(name, VIDEO))
-    ]
-    fast.chat_template = TEMPLATE.replace("IMAGE", wrapped[0]).replace("VIDEO", wrapped[1])
-    return fast
-
-
-def processor(name: str):
-    if name.startswith("qwen"):
-        size = {"shortest_edge": 8 * 8, "longest_edge": 24 * 32}
-        return Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=2, temporal_patch_size=2, size=size)
-    same = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
-    if name == "llava":
-        return CLIPImageProcessorPil(**same)
-    return LlavaNextImageProcessorPil(**same, image_grid_pinpoints=PINPOINTS)
 
 
 @functools.cache
 def pictures(name: str, most: int | None = None) -> Pictures:
     return Pictures(vision_model(name).whole.config, processor(name), frame_size=FRAME_SIZE, most=most)
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, size=(height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
 
 
 @torch.inference_mode()
@@ -155,40 +106,33 @@ def test_budgets_of_visual_tokens() -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pictures, frames and questions."""
-    folder = tmp_path_factory.mktemp("questions")
-    (folder / "frames").mkdir()
-    for number in range(4):
-        picture(20, 12, seed=number).save(folder / f"{number}.png")
-        picture(20, 12, seed=number).save(folder / "frames" / f"{number:03}.png")
-    lines = [
-        {"id": "two", "question": "what is here? what is here", "images": ["0.png", "1.png"]},
-        {"question": "what moves?", "frames": "frames", "fps": 4, "answer": "unused"},
-        {"id": 7, "question": "what moves?", "frames": ["0.png", "1.png"]},
-        {"question": "one and one?"},
-    ]
-    (folder / "questions.jsonl").write_text("\n\n".join(map(json.dumps, lines)), encoding="utf-8")
-    return folder
+    return save_questions(tmp_path_factory.mktemp("questions") / "set")
 
 
 def test_questions_are_read_from_a_folder_and_from_a_file(files: Path) -> None:
-    found = load_questions(str(files))
-    assert found == load_questions(str(files / "questions.jsonl"))
+    found = load_prompts(str(files))
+    assert found == load_prompts(str(files / "questions.jsonl"))
     assert [question.id for question in found] == ["two", "line-3", "7", "line-7"]
-    assert found[0].images == (files / "0.png", files / "1.png")
-    assert found[1].frames == tuple(files / "frames" / f"{number:03}.png" for number in range(4))
-    assert (found[1].fps, found[2].fps) == (4.0, 2.0)
-    assert found[3] == Question(id="line-7", question="one and one?")
+    assert [prompt.text for prompt in found[1:3]] == ["what moves?"] * 2
+    shown = [prompt.pictures for prompt in found]
+    assert shown[0] == PictureFiles(images=(files / "0.png", files / "1.png"))
+    frames = tuple(files / "frames" / f"{number:03}.png" for number in range(4))
+    assert shown[1] == PictureFiles(frames=frames, fps=4.0)
+    assert shown[2] == PictureFiles(frames=shown[0].images, fps=2.0)
+    assert found[3] == Prompt("line-7", "one and one?")
+    # What the files hold counts, and in which way they are shown; not what they are called.
+    assert len({found.digest() for found in shown if found}) == 3
+    assert PictureFiles(images=frames[:2]).digest() == shown[0].digest()
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("{", "line 2: not JSON"),
-        ("[]", "line 2: a list; allowed: a JSON object"),
-        ('{"question": " "}', "line 2: question is ' '; allowed: a text"),
-        ('{"question": "a", "fps": 0}', "line 2: fps is 0; allowed: a number above 0"),
-        ('{"question": "a", "fps": true}', "line 2: fps is True"),
+        ("[]", "line 2: no text in `prompt`"),
+        ('{"question": " "}', "line 2: no text in `prompt`, `turns` or `question`"),
+        ('{"question": "a", "frames": ["0.png"], "fps": 0}', "line 2: fps is 0; allowed: a number above 0"),
+        ('{"question": "a", "frames": ["0.png"], "fps": true}', "line 2: fps is True"),
         ('{"question": "a", "images": ["0.png"], "frames": ["0.png"]}', "line 2: images and frames; allowed: one"),
         ('{"question": "a", "images": []}', "line 2: images is []; allowed: a list of file names"),
         ('{"question": "a", "images": "0.png"}', "line 2: images is '0.png'"),
@@ -201,21 +145,21 @@ def test_bad_lines_are_named(files: Path, tmp_path: Path, line: str, complaint: 
     path = files / "bad.jsonl"
     path.write_text('{"question": "a"}\n' + line, encoding="utf-8")
     with pytest.raises(ConfigError) as error:
-        load_questions(str(path))
+        load_prompts(str(path))
     assert complaint in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_bad_names_and_pictures(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'video-mme'"):
-        load_questions("video-mne")
+        load_prompts("video-mne")
     with pytest.raises(ConfigError, match=r"video-mme:frames=FOLDER"):
-        load_questions("video-mme")
+        load_prompts("video-mme")
     with pytest.raises(ConfigError, match="text only"):
-        load_questions("aime25:frames=x")
+        load_prompts("aime25:frames=x")
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"empty\.jsonl: no questions"):
-        load_questions(str(tmp_path / "empty.jsonl"))
+    with pytest.raises(ConfigError, match=r"empty\.jsonl: no prompts"):
+        load_prompts(str(tmp_path / "empty.jsonl"))
     with pytest.raises(ConfigError, match=r"questions\.jsonl: cannot be read as a picture"):
         open_pictures([files / "questions.jsonl"])
 
@@ -230,18 +174,19 @@ def test_benchmarks_are_read_from_the_hub(files: Path, monkeypatch: pytest.Monke
         return iter([row, {**row, "dataset": "scannet"}])
 
     monkeypatch.setattr("real.vision.data.hub_rows", rows)
-    found = load_questions(f"video-mme:frames={files}")
-    assert found[0].question == "q\nA. x\nB. y"
-    assert len(found[0].frames) == 4
-    assert len(load_questions(f"arkitscenes:frames={files}")) == 1
-    assert len(load_questions(f"mmbench-video:frames={files}")) == 2
-    assert [question.id for question in load_questions("aime25")][::2] == ["AIME2025-I-0", "AIME2025-II-0"]
+    found = load_prompts(f"video-mme:frames={files}")
+    assert found[0].text == "q\nA. x\nB. y"
+    assert found[0].pictures is not None
+    assert len(found[0].pictures.frames) == 4
+    assert len(load_prompts(f"arkitscenes:frames={files}")) == 1
+    assert len(load_prompts(f"mmbench-video:frames={files}")) == 2
+    assert [question.id for question in load_prompts("aime25")][::2] == ["AIME2025-I-0", "AIME2025-II-0"]
     assert asked[0] == ("lmms-lab/Video-MME", "videomme", "test")
     with pytest.raises(ConfigError, match=r"row 0: .*frames is no folder"):
-        load_questions(f"video-mme:frames={files / 'nowhere'}")
+        load_prompts(f"video-mme:frames={files / 'nowhere'}")
     row.pop("question")
     with pytest.raises(ConfigError, match=r"row 0: no column question"):
-        load_questions("aime25")
+        load_prompts("aime25")
 
 
 @functools.cache
@@ -251,11 +196,11 @@ def encoder(name: str) -> Encoder:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_questions_become_prompts_that_the_model_takes(name: str, files: Path) -> None:
-    for question in load_questions(str(files)):
+    for question in load_prompts(str(files)):
         prompt = encoder(name)(question)
         text = tokenizer(name).convert_ids_to_tokens(prompt.ids.tolist())
         assert "".join(text).startswith("u:")
-        assert "".join(text).endswith(f"{question.question} a:")
+        assert "".join(text).endswith(f"{question.text} a:")
         online = OnlineController(random_lengths(), seed=1)
         decode(
             Target(vision_model(name).text),
@@ -264,8 +209,9 @@ def test_questions_become_prompts_that_the_model_takes(name: str, files: Path) -
             prompt,
             Settings(max_new_tokens=3),
         )
-        if question.frames and name == "qwen3_vl":
-            assert "<0.1 seconds>" in "".join(text) if question.fps == 4 else "<0.2 seconds>" in "".join(text)
+        shown = question.pictures
+        if shown is not None and shown.frames and name == "qwen3_vl":
+            assert "<0.1 seconds>" in "".join(text) if shown.fps == 4 else "<0.2 seconds>" in "".join(text)
 
 
 @pytest.mark.parametrize("name", ["llava_next", "llava"])
@@ -282,13 +228,13 @@ def test_prompts_are_those_of_the_librarys_processor(name: str, files: Path) -> 
         num_additional_image_tokens=1,
         image_token=token_of(name, IMAGE),
     )
-    question = load_questions(str(files))[0]
+    question = load_prompts(str(files))[0]
     text = tokenizer(name).apply_chat_template(
-        [{"role": "user", "content": [{"type": "image"}] * 2 + [{"type": "text", "text": question.question}]}],
+        [{"role": "user", "content": [{"type": "image"}] * 2 + [{"type": "text", "text": question.text}]}],
         add_generation_prompt=True,
         tokenize=False,
     )
-    want = made(images=open_pictures(question.images), text=text, return_tensors="pt")
+    want = made(images=open_pictures(question.pictures.images), text=text, return_tensors="pt")
     prompt = encoder(name)(question)
     assert prompt.ids.tolist() == want["input_ids"][0].tolist()
     for key, value in prompt.inputs.items():
@@ -297,13 +243,10 @@ def test_prompts_are_those_of_the_librarys_processor(name: str, files: Path) -> 
 
 def test_a_model_is_loaded_from_a_folder(files: Path, tmp_path: Path) -> None:
     model = vision_model("qwen2_5_vl")
-    model.whole.save_pretrained(tmp_path)
-    tokenizer("qwen2_5_vl").save_pretrained(tmp_path)
-    processor("qwen2_5_vl").save_pretrained(tmp_path)
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps({"size": FRAME_SIZE}), encoding="utf-8")
-    loaded = load_vision(str(tmp_path), device="cpu")
+    loaded = load_target(str(save_vision(tmp_path, "qwen2_5_vl")), device="cpu")
+    assert isinstance(loaded, VisionLoaded)
     assert loaded.stop_ids == (STOP,)
-    for question in load_questions(str(files)):
+    for question in load_prompts(str(files)):
         ours, theirs = loaded.encode(question), encoder("qwen2_5_vl")(question)
         assert ours.ids.tolist() == theirs.ids.tolist()
         assert all(torch.equal(ours.inputs[key], value) for key, value in theirs.inputs.items())
@@ -347,12 +290,12 @@ def test_tensors_are_those_of_the_librarys_processor(name: str, files: Path, tmp
     vision_model(name).whole.save_pretrained(tmp_path)
     made.save_pretrained(tmp_path)
     library = library_processor(str(tmp_path))
-    for question in load_questions(str(files))[:2]:
+    for question in load_prompts(str(files))[:2]:
         kind = "video" if question.frames else "image"
         shown = open_pictures(question.frames or question.images)
         turns = [{"type": kind}] * (1 if question.frames else len(shown))
         text = tokenizer(name).apply_chat_template(
-            [{"role": "user", "content": [*turns, {"type": "text", "text": question.question}]}],
+            [{"role": "user", "content": [*turns, {"type": "text", "text": question.text}]}],
             add_generation_prompt=True,
             tokenize=False,
         )

@@ -50,6 +50,10 @@ class Family(Protocol):
         """What `cost` gives for each arm, NaN where that is not known beforehand."""
         return (math.nan,) * self.size
 
+    def name(self, number: int) -> str:
+        """Of an arm, for traces; empty: it leaves nothing out."""
+        return str(self.arm(number))
+
     def start(self, prompt: torch.Tensor) -> None:
         """Begin a request (prompt int64[P])."""
         ...

@@ -18,6 +18,9 @@ from real.clock import DRAFT, Clock, clock_for
 from real.drafters.family import FixedArms
 from real.drafters.selfspec import SelfDrafter
 from real.draws import KeyedDraws
+from real.target import hidden_states
+from real.vision.prompt import VisionPrompt, seen_of
+from real.vision.pruning import PrunedFamily
 from specsim.errors import ConfigError
 
 
@@ -46,7 +49,7 @@ class ArmsRecorder:
 
     def __init__(self, drafter: SelfDrafter) -> None:
         advice = "compare controllers live (real.run)"
-        if not isinstance(drafter.family, FixedArms):
+        if not isinstance(drafter.family, FixedArms | PrunedFamily):
             raise ConfigError(f"drafter {drafter.name!r}: arms made while decoding are in no trace; {advice}")
         if drafter.family.size < 2:
             raise ConfigError(
@@ -66,18 +69,24 @@ class ArmsRecorder:
         self.drafter, self.arms = drafter, drafter.family.size
         self._warm = False
 
-    def walk(self, text: torch.Tensor, prompt_len: int) -> ArmDrafts:
+    def walk(self, prompt: torch.Tensor | VisionPrompt, text: torch.Tensor) -> ArmDrafts:
         """Drafts after every token of a response, each as long as live ones far from any limit.
 
         Args:
-            text: int64[prompt_len + n] prompt and response.
-            prompt_len: tokens of the prompt, at least 1.
+            prompt: of P tokens, at least 1.
+            text: int64[P + n] prompt and response.
         """
-        drafter, length = self.drafter, self.drafter.arm_draft_len
-        model, n = drafter.blocks.target, len(text) - prompt_len
+        drafter, length, prompt_len = self.drafter, self.drafter.arm_draft_len, len(prompt)
+        model, n, seen = drafter.blocks.target, len(text) - prompt_len, seen_of(prompt)
         cache = KVCache(len(text) + length + 1)
+        cache.shift = 0 if seen is None else seen.shift
+        if drafter.tap is not None:
+            drafter.tap.clear()
         if prompt_len > 1:
-            forward(model, text[: prompt_len - 1], cache, keep=1)
+            with hidden_states(model, () if drafter.tap is None else drafter.tap.layers) as found:
+                forward(model, text[: prompt_len - 1], cache, keep=1, prompt=seen)
+            if drafter.tap is not None:
+                drafter.tap.add(torch.cat([found[layer][0] for layer in drafter.tap.layers], dim=-1))
         assert drafter.loan is not None
         drafter.loan.cache = cache
         drafter.start(text[:prompt_len], cache.capacity, KeyedDraws(0, 0), ())
@@ -112,11 +121,11 @@ class ArmsRecorder:
 
 
 def names_of(drafter: SelfDrafter) -> tuple[str, ...]:
-    """Spellings of a drafter's arms in the order of traces, by ascending kept compute: the controllers', reversed.
+    """Names of a drafter's arms in the order of traces, by ascending kept compute: the controllers', reversed.
 
-    The whole target's is empty.
+    The whole target's is empty, but among arms of pruned visual tokens.
     """
-    return tuple(str(drafter.family.arm(number)) for number in reversed(range(drafter.family.size)))
+    return tuple(drafter.family.name(number) for number in reversed(range(drafter.family.size)))
 
 
 def arms_of(drafter: SelfDrafter, draft_s: np.ndarray) -> tuple[dict[str, Any], ...]:

@@ -49,8 +49,9 @@ class PromptData(LightningDataModule):
     """Prompts of a dataset.
 
     Args:
-        dataset: `humaneval`, `open-ended`, `lab`, a JSONL file with `prompt` or `turns`, or
-            `hub:NAME[:config=...,split=...,column=...]` (see `real.data.load_prompts`).
+        dataset: `humaneval`, `open-ended`, `lab`, a JSONL file with `prompt`, `turns` or `question`, with or without
+            pictures, `hub:NAME[:config=...,split=...,column=...]` or `video-mme:frames=FOLDER` and the like (see
+            `real.data.load_prompts`).
         requests: prompts, drawn by seed; all when not given.
         seed: of the draw.
 
@@ -78,8 +79,12 @@ class PromptData(LightningDataModule):
         self.prompts = choose(found, wanted, self.seed)
 
     def digest(self) -> str:
-        """sha256 of the chosen prompts, ids and texts."""
-        return hashlib.sha256(repr([(prompt.id, prompt.text) for prompt in self.prompts]).encode()).hexdigest()
+        """sha256 of the chosen prompts, ids, texts and what pictures hold."""
+        found = [
+            (prompt.id, prompt.text, *([] if prompt.pictures is None else [prompt.pictures.digest()]))
+            for prompt in self.prompts
+        ]
+        return hashlib.sha256(repr(found).encode()).hexdigest()
 
     def share(self) -> list[Task]:
         """What this process still has to decode."""
@@ -96,5 +101,5 @@ class PromptData(LightningDataModule):
         return self.test_dataloader()
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Batches hold texts; nothing to move."""
+        """Batches hold texts and names of files; nothing to move."""
         return batch

@@ -21,7 +21,7 @@ from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from real.calibrate_cli import DEFAULT_CONTEXTS, calibration_texts
-from real.data import Prompt, encode, prompt_format
+from real.data import Prompt, prompt_format
 from real.folder import Request
 from real.interleave import PLAIN, Comparison
 from real.lightning.data import Batch, PromptData
@@ -33,6 +33,7 @@ from real.results import FIELDS, Result, results_of, sums_of
 from real.session import Session, open_session
 from real.trace_latency import measure_latency
 from real.verify import sampling_processors
+from real.vision.load import prompt_for
 from specsim.controllers import parse_spec
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel, load_latency
@@ -46,7 +47,7 @@ class DecodeModule(LightningModule):
     """Controllers over prompts with one target and one drafter.
 
     Args:
-        target: smollm2-135m, a local folder or a hub id.
+        target: smollm2-135m, a local folder or a hub id; vision-language models too.
         drafter: prompt-lookup[:ngram=2], layer-skip[:skip=..|keep=..], early-exit:layers=8, model:path=.. or none.
         controllers: spellings as in `python -m specsim.controllers`; plain decoding is added when it is missing.
         values: numbers for names in braces in `controllers`, as sweeps set them: alpha for libraspec:alpha={alpha}.
@@ -60,6 +61,8 @@ class DecodeModule(LightningModule):
         draft_sampling: greedy or sample, for drafters that are models.
         dtype: float32, bfloat16 or float16.
         cache: dynamic or static.
+        visual_tokens: most visual tokens of a prompt's pictures, for vision-language targets; as many as they have when
+            not given.
         seed: of all randomness of decoding.
         plugins: Python files that register further controllers.
 
@@ -85,6 +88,7 @@ class DecodeModule(LightningModule):
         draft_sampling: str = "greedy",
         dtype: str = "float32",
         cache: str = "dynamic",
+        visual_tokens: int | None = None,
         seed: int = 0,
         plugins: list[str] = [],  # noqa: B006
     ) -> None:
@@ -110,6 +114,8 @@ class DecodeModule(LightningModule):
             "seed": seed,
             "latency": "measured at the start" if self.latency is None else _digest(self.latency),
         }
+        if visual_tokens is not None:
+            self.choices["visual_tokens"] = visual_tokens
         # Made here so that a wrong number is refused before anything is loaded.
         self.settings = Settings(
             max_new_tokens=max_new_tokens, sample=not self.greedy, processors=self.processors, seed=seed
@@ -139,7 +145,11 @@ class DecodeModule(LightningModule):
                 max_draft_len=chosen["max_draft_len"],
                 draft_sampling=chosen["draft_sampling"],
                 cache=chosen["cache"],
+                visual_tokens=chosen.get("visual_tokens"),
             )
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(data, PromptData):
+            self._check_prompts(data.prompts)
         if self.latency is None:
             session, seed = self.session, chosen["seed"]
             self.latency = from_zero(
@@ -150,9 +160,6 @@ class DecodeModule(LightningModule):
         self.comparison = Comparison(self.session, list(zip(self.controllers, built, strict=True)), settings)
         self.results, self._warm = [], False
         self._sums = torch.zeros_like(self._sums)
-        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(data, PromptData):
-            self._check_prompts(data.prompts)
 
     def recall(self, request: Request) -> None:
         """Count a prompt that an earlier run decoded, and let controllers that learn over prompts learn from it."""
@@ -201,10 +208,10 @@ class DecodeModule(LightningModule):
         assert self.comparison is not None
         done = []
         for task in batch:
-            ids = encode(self.session.loaded.tokenizer, task.prompt).to(self.session.target.device)
-            warmups = () if self._warm else self.comparison.warm_up(ids)
+            prompt = prompt_for(self.session.loaded, task.prompt)
+            warmups = () if self._warm else self.comparison.warm_up(prompt)
             self._warm = True
-            request = self.comparison.run(task.number, task.prompt.id, ids)
+            request = self.comparison.run(task.number, task.prompt.id, prompt)
             done.append(replace(request, runs=warmups + request.runs, lane=self.trainer.global_rank))
             self._count(done[-1])
         return done
@@ -221,7 +228,7 @@ class DecodeModule(LightningModule):
         assert self.session is not None
         window = self.session.target.window
         for prompt in prompts:
-            length = len(encode(self.session.loaded.tokenizer, prompt))
+            length = len(prompt_for(self.session.loaded, prompt))
             if window is not None and length >= window:
                 raise ConfigError(
                     f"prompt {prompt.id!r} has {length} tokens, the target's context window is {window}; leave it out "

@@ -23,7 +23,7 @@ from real import probe
 from real.builders.arm import read_arms
 from real.calibrate import machine
 from real.compare import counted
-from real.data import Prompt, choose, encode, load_prompts
+from real.data import Prompt, choose, load_prompts
 from real.drafters.base import NoDrafter
 from real.drafters.choose import DrafterSpec, parse_drafter
 from real.evaluation import evaluate
@@ -40,6 +40,7 @@ from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, build_for, make_drafter
 from real.target import Target
 from real.validation import PromptRun, Work, check_costs, check_predictable, frozen_calibration, frozen_trace
+from real.vision.load import prompt_for
 from specsim.controllers import Controller
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
@@ -163,10 +164,10 @@ def _session(
 def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, console: Console) -> Work:
     config, loaded = cell.config, session.loaded
     prompts, dataset = _prompts(cell, loaded, place)
-    encoded = [encode(loaded.tokenizer, prompt).to(loaded.device) for prompt in prompts]
+    encoded = [prompt_for(loaded, prompt) for prompt in prompts]
     spellings = [PLAIN, *(name for name in cell.method.spellings() if name != PLAIN)]
     check_predictable(session.controllers(spellings, ANY_LATENCY), session.drafter)
-    probe.check_windows(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
+    probe.check_prompts(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
     sample = cell.temperature > 0
     recording = probe.Settings(
         target=cell.target,

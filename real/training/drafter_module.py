@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 from real.compat import logits_width
 from real.loops import repeated
-from real.models import Loaded, load_target
+from real.models import Loaded, load_text_target
 from real.target import decoder_layers
 from real.training.blocks import Slots, accepted, decayed_weights, path_weights, slots_at, walk
 from real.training.drafter_data import TextBatch, WrittenTexts
@@ -70,7 +70,7 @@ class DrafterModule(TrainModule):
     """A drafter for a target. Subclasses say what a draft is (`drafts`) and how it is trained (`training_step`).
 
     Args:
-        target: as for `real.models.load_target`.
+        target: as for `real.models.load_text_target`.
         layers: 0-based layers of the target whose output is read; None: `default_layers`.
         block: tokens drafted at an anchor.
         vocabulary: the most frequent ids of the target's texts that are drafted; None: all.
@@ -96,7 +96,7 @@ class DrafterModule(TrainModule):
     ) -> None:
         super().__init__(muon_lr, adam_lr, warmup_steps)
         # In a tuple, so that it is neither trained nor in the checkpoints.
-        self._frozen: tuple[Loaded, ...] = (load_target(target, device="cpu"),)
+        self._frozen: tuple[Loaded, ...] = (load_text_target(target, device="cpu"),)
         if layers is not None:
             check_layers("model.layers", layers, len(decoder_layers(self.target)))
         self.layers = self.default_layers() if layers is None else tuple(layers)

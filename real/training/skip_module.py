@@ -26,7 +26,7 @@ from real.builders.cossim import removable
 from real.compat import logits_width
 from real.continuations import write_texts
 from real.drafters.subblocks import SubBlocks
-from real.models import Loaded, load_target
+from real.models import Loaded, load_text_target
 from real.target import hidden_states
 from real.training.language_model import CausalModule, cross_entropy
 from real.training.mixed_data import MixedText
@@ -40,7 +40,7 @@ class SkipFriendlyModel(CausalModule):
     """A target trained on for self-speculation.
 
     Args:
-        start: target whose weights training begins from, as for `real.models.load_target`; layers like Llama's.
+        start: target whose weights training begins from, as for `real.models.load_text_target`; layers like Llama's.
         exits: numbers of layers after which a draft may stop; None: all of `ends` to all but `ends`.
         exit_weight: of the exits' loss beside the texts'.
         tail: share of steps in which the last `ends` layers run after the exit.
@@ -86,7 +86,7 @@ class SkipFriendlyModel(CausalModule):
         adam_lr: float = 0.0015,
         warmup_steps: int = 100,
     ) -> None:
-        loaded = load_target(start, device="cpu")
+        loaded = load_text_target(start, device="cpu")
         super().__init__(loaded.model.requires_grad_(True), muon_lr, adam_lr, warmup_steps)
         self._start, self._blocks = loaded, SubBlocks(self.net)
         self.net.train()

@@ -1,13 +1,13 @@
-"""Questions about images and video frames: a JSONL file beside its pictures, or the second paper's four benchmarks.
+"""Pictures of prompts, as datasets name them: files beside a JSONL file, or the second paper's four benchmarks.
 
-Owns the lines of such files and the benchmarks' places on the hub. Videos are folders of frames: no video is decoded
-here, so that the frames a run has seen can be looked at. Pictures are opened by `real.vision.pictures`.
+Owns the keys of such lines and the benchmarks' places on the hub; the lines' texts are `real.data`'s matter. Videos are
+folders of frames: no video is decoded here, so that the frames a run has seen can be looked at. Pictures are opened by
+`real.vision.pictures`.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,26 +19,38 @@ from specsim.errors import ConfigError
 
 FPS = 2.0
 """Frames per second of video that frames stand for where nothing else is said: what Qwen's processors sample."""
+QUESTIONS = "questions.jsonl"  # looked for in a folder that is named as a dataset
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """One request.
+class PictureFiles:
+    """What a prompt shows: images, or one video.
 
     Args:
-        id: in its dataset.
-        question: what is asked, options included.
         images: files of images, in the order shown.
         frames: files of one video's frames, in order; not both.
         fps: frames per second of video that `frames` stand for.
     """
 
-    id: str
-    question: str
     images: tuple[Path, ...] = ()
     frames: tuple[Path, ...] = ()
     fps: float = FPS
+
+    def digest(self) -> str:
+        """sha256 of what the files hold, in their order, and of the rate; names do not matter.
+
+        Raises:
+            ConfigError: a file that cannot be read.
+        """
+        found = hashlib.sha256(repr((len(self.images), len(self.frames), self.fps)).encode())
+        for path in (*self.images, *self.frames):
+            try:
+                with path.open("rb") as file:
+                    found.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise ConfigError(f"{path}: cannot be read ({error.strerror}); put it back or leave it out") from None
+        return found.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,70 +93,30 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def load_questions(dataset: str) -> list[Question]:
-    """Every question of a dataset, in its order.
+def pictures_of(entry: Mapping[str, Any], folder: Path, where: str) -> PictureFiles | None:
+    """The pictures of a line of a dataset: `images` (a list of files) or `frames` (a list of files, or a folder, of
+    which all pictures are taken by name) with `fps`; None where it has neither.
 
     Args:
-        dataset: a JSONL file, or a folder with `questions.jsonl`, each line with `question` and at most one of `images`
-            (list of files) and `frames` (list of files, or a folder, of which all pictures are taken by name),
-            optionally `id` and `fps`; files are looked for from the JSONL file on. Or `video-mme`, `mmbench-video` or
-            `arkitscenes`, each with `:frames=FOLDER`, which has a folder of frames for each video, or `aime25`, which
-            is text.
+        entry: the line's keys and values; other keys are ignored.
+        folder: names are looked for from here on.
+        where: file and line, for messages.
 
     Raises:
-        ConfigError: an unknown name, an unreadable file, or a line without a question or with pictures that are not
-            there; file and line are named.
+        ConfigError: both, values of other kinds, or files that are not there.
     """
-    name, _, rest = dataset.partition(":")
-    if name in BENCHMARKS:
-        return list(_benchmark(dataset, BENCHMARKS[name], rest))
-    path = Path(dataset)
-    path = path / "questions.jsonl" if path.is_dir() else path
-    if not path.is_file():
-        close = difflib.get_close_matches(name, BENCHMARKS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"use a JSONL file or {', '.join(BENCHMARKS)}"
-        raise ConfigError(f"questions {dataset!r}: no such dataset, file or folder with questions.jsonl; {hint}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    # Not splitlines: JSON texts may hold separators of other kinds.
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
-        raise ConfigError(f"{path}: no questions; every line needs a JSON object with `question`")
-    return [_question(_parsed(line, path, number), path.parent, f"{path}, line {number}") for number, line in lines]
-
-
-def _parsed(line: str, path: Path, number: int) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}, line {number}: not JSON ({error}); allowed: one JSON object per line") from None
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{path}, line {number}: a {type(entry).__name__}; allowed: a JSON object with `question`")
-    return {"id": f"line-{number}", **entry}
-
-
-def _question(entry: Mapping[str, Any], folder: Path, where: str) -> Question:
-    asked, fps = entry.get("question"), entry.get("fps", FPS)
-    if not isinstance(asked, str) or not asked.strip():
-        raise ConfigError(f"{where}: question is {asked!r}; allowed: a text")
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not (math.isfinite(fps) and fps > 0):
-        raise ConfigError(f"{where}: fps is {fps!r}; allowed: a number above 0, frames per second of video")
+    if "images" not in entry and "frames" not in entry:
+        return None
     if "images" in entry and "frames" in entry:
         raise ConfigError(f"{where}: images and frames; allowed: one of them")
-    frames = entry.get("frames")
-    return Question(
-        id=str(entry["id"]),
-        question=asked,
-        images=_files(entry["images"], folder, f"{where}: images") if "images" in entry else (),
-        frames=_folder(folder / frames, f"{where}: frames")
-        if isinstance(frames, str)
-        else _files(frames, folder, f"{where}: frames")
-        if "frames" in entry
-        else (),
-        fps=float(fps),
-    )
+    if "images" in entry:
+        return PictureFiles(images=_files(entry["images"], folder, f"{where}: images"))
+    frames, fps = entry["frames"], entry.get("fps", FPS)
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not (math.isfinite(fps) and fps > 0):
+        raise ConfigError(f"{where}: fps is {fps!r}; allowed: a number above 0, frames per second of video")
+    named = f"{where}: frames"
+    found = _folder(folder / frames, named) if isinstance(frames, str) else _files(frames, folder, named)
+    return PictureFiles(frames=found, fps=float(fps))
 
 
 def _files(names: Any, folder: Path, where: str) -> tuple[Path, ...]:
@@ -166,29 +138,40 @@ def _folder(folder: Path, where: str) -> tuple[Path, ...]:
     return found
 
 
-def _benchmark(dataset: str, source: Benchmark, rest: str) -> Iterator[Question]:
-    key, _, value = rest.partition("=")
+def benchmark_questions(dataset: str) -> Iterator[tuple[str, str, PictureFiles | None]]:
+    """(id, text, frames) of every question of a benchmark, in its order.
+
+    Args:
+        dataset: `video-mme`, `mmbench-video` or `arkitscenes`, each with `:frames=FOLDER`, which has a folder of frames
+            for each video, or `aime25`, which is text.
+
+    Raises:
+        ConfigError: frames not named or not there, or columns that are not.
+    """
+    name, _, rest = dataset.partition(":")
+    source, (key, _, frames) = BENCHMARKS[name], rest.partition("=")
     if source.video is None and rest:
-        raise ConfigError(f"questions {dataset!r}: these are text only; allowed: no options")
-    if source.video is not None and (key != "frames" or not value):
+        raise ConfigError(f"dataset {dataset!r}: these are text only; allowed: no options")
+    if source.video is not None and (key != "frames" or not frames):
         raise ConfigError(
-            f"questions {dataset!r}: allowed: {dataset.partition(':')[0]}:frames=FOLDER, a folder that has one folder "
-            f"of frames for each video, named as in the column {source.video}"
+            f"dataset {dataset!r}: allowed: {name}:frames=FOLDER, a folder that has one folder of frames for each "
+            f"video, named as in the column {source.video}"
         )
     for part in source.sets:
         for number, row in enumerate(hub_rows(part)):
             if source.only is None or str(row.get(source.only[0])).lower() == source.only[1]:
-                yield _asked(source, row, f"{part.name}, row {number}", f"{part.config or 'row'}-{number}", value)
+                yield _asked(source, row, f"{part.name}, row {number}", f"{part.config or 'row'}-{number}", frames)
 
 
-def _asked(source: Benchmark, row: Mapping[str, Any], where: str, default_id: str, frames: str) -> Question:
+def _asked(
+    source: Benchmark, row: Mapping[str, Any], where: str, default_id: str, frames: str
+) -> tuple[str, str, PictureFiles | None]:
     missing = [name for name in (source.question, source.video) if name is not None and name not in row]
     if missing:
         raise ConfigError(f"{where}: no column {missing[0]}, only {', '.join(row)}; the dataset has changed")
     options = row.get(source.options) if source.options else None
     listed = options.values() if isinstance(options, dict) else options or []
-    return Question(
-        id=str(row.get(source.id, default_id) if source.id else default_id),
-        question="\n".join([str(row[source.question]), *map(str, listed)]),
-        frames=() if source.video is None else _folder(Path(frames) / str(row[source.video]), where),
-    )
+    text = "\n".join([str(row[source.question]), *map(str, listed)])
+    video = None if source.video is None else _folder(Path(frames) / str(row[source.video]), where)
+    shown = None if video is None else PictureFiles(frames=video)
+    return str(row.get(source.id, default_id) if source.id else default_id), text, shown

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from real.models import DTYPES, Loaded, resolve_device, stop_ids
+from real.data import Prompt, encode
+from real.models import Loaded, resolve_place, stop_ids
 from real.places import complaints, local_folder
 from real.vision.encode import Encoder
 from real.vision.model import VisionModel
 from real.vision.pictures import Pictures
+from real.vision.prompt import VisionPrompt
 from specsim.errors import ConfigError
 
 # Of the library's video processors, where a checkpoint says nothing: Qwen2.5's per frame, Qwen3's per video.
@@ -35,7 +37,7 @@ class VisionLoaded(Loaded):
 
     Args:
         vision: the whole.
-        encode: makes its prompts of questions.
+        encode: makes its prompts of those of datasets.
     """
 
     vision: VisionModel
@@ -56,9 +58,7 @@ def load_vision(
         ConfigError: unknown dtype or device, a model that is missing, unreadable or of another class, or one without an
             image processor.
     """
-    where = resolve_device(device)
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r}: allowed: {', '.join(DTYPES)}")
+    where = resolve_place(dtype, device)
     from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
     from transformers.utils import logging
 
@@ -69,8 +69,8 @@ def load_vision(
         whole: Any = AutoModelForImageTextToText.from_pretrained(name_or_path, dtype=getattr(torch, dtype))
         model = VisionModel(whole.to(where).eval().requires_grad_(False))
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        tokenizer.chat_template = _template(name_or_path) or tokenizer.chat_template
         processor = AutoImageProcessor.from_pretrained(name_or_path, backend="pil")
-        template = _template(name_or_path)
         frame_size = _frame_size(name_or_path, str(whole.config.model_type))
     pictures = Pictures(whole.config, processor, frame_size=frame_size, most=visual_tokens)
     return VisionLoaded(
@@ -81,8 +81,23 @@ def load_vision(
         device=where,
         dtype=dtype,
         vision=model,
-        encode=Encoder(model, tokenizer, pictures, template),
+        encode=Encoder(model, tokenizer, pictures),
     )
+
+
+def prompt_for(loaded: Loaded, prompt: Prompt) -> torch.Tensor | VisionPrompt:
+    """A dataset's prompt as `real.loop.decode` takes it, on the target's device.
+
+    Args:
+        loaded: the target.
+        prompt: of `real.data.load_prompts`.
+
+    Raises:
+        ConfigError: as from `real.data.encode` or `real.vision.encode.Encoder`.
+    """
+    if isinstance(loaded, VisionLoaded):
+        return loaded.encode(prompt)
+    return encode(loaded.tokenizer, prompt).to(loaded.device)
 
 
 def library_processor(name_or_path: str) -> Any:

@@ -82,6 +82,11 @@ class TextView(torch.nn.Module):
         self.generation_config = whole.generation_config
         self._whole = (whole,)  # in a tuple, so that the vision tower is no part of the language model
 
+    def _apply(self, fn: Any, recurse: bool = True) -> TextView:
+        # What moves or changes its precision takes the vision tower along.
+        self._whole[0]._apply(fn, recurse)
+        return self
+
     def get_input_embeddings(self) -> torch.nn.Module:
         """Of the language model; placeholders of visual tokens have rows too, which no prompt uses."""
         return self.model.get_input_embeddings()

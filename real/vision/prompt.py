@@ -6,7 +6,7 @@ Owns what a target needs to know of such a prompt besides its token ids. Knows n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -51,10 +51,27 @@ class VisionPrompt:
         if len(self.ids) and bool(self.visual[-1]):
             raise ConfigError("the prompt ends with a visual token; allowed: text at its end, such as a question")
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def followed_by(self, ids: torch.Tensor) -> VisionPrompt:
+        """The prompt with text (int64[n]) behind it, at the positions where decoding it would put it."""
+        positions = self.positions
+        if positions is not None:
+            after = positions[:, -1:] + 1 + torch.arange(len(ids), device=ids.device)
+            positions = torch.cat([positions, after], dim=1)
+        visual = torch.cat([self.visual, self.visual.new_zeros(len(ids))])
+        return replace(self, ids=torch.cat([self.ids, ids]), visual=visual, positions=positions)
+
     @property
     def shift(self) -> int:
         """Rotary position of the last token, and of every later one, less its place in the text."""
         return 0 if self.positions is None else int(self.positions[0, -1]) + 1 - len(self.ids)
+
+
+def seen_of(prompt: torch.Tensor | VisionPrompt) -> VisionPrompt | None:
+    """The prompt, where it is one of `real.vision`; None for token ids alone."""
+    return prompt if isinstance(prompt, VisionPrompt) else None
 
 
 def ids_of(prompt: torch.Tensor | VisionPrompt) -> torch.Tensor:
