@@ -22,8 +22,9 @@ from real.models import load_target  # noqa: E402
 from real.target import Target, hidden_states  # noqa: E402
 from real.training.keep import Keeper  # noqa: E402
 from real.training.mixed_data import MixedText  # noqa: E402
+from real.training.skip_arms import first_out  # noqa: E402
 from real.training.skip_checks import cossim_arms, followed, run_lengths  # noqa: E402
-from real.training.skip_module import SkipFriendlyModel, first_out  # noqa: E402
+from real.training.skip_module import SkipFriendlyModel  # noqa: E402
 from real.training.texts import Text, read_texts  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
@@ -93,29 +94,29 @@ def own_texts(model: Any, *, length: int = 40, count: int = 3) -> list[Text]:
 
 def test_arms_are_a_pure_function_of_seed_and_step(module: Callable[..., SkipFriendlyModel]) -> None:
     one, two, other = module(), module(), module(seed=1)
-    found = [one.draw(step) for step in range(40)]
-    assert found == [two.draw(step) for step in reversed(range(40))][::-1]
-    assert found != [other.draw(step) for step in range(40)]
+    found = [one.arms.draw(step) for step in range(40)]
+    assert found == [two.arms.draw(step) for step in reversed(range(40))][::-1]
+    assert found != [other.arms.draw(step) for step in range(40)]
 
 
 def test_arms_have_the_shapes_that_are_asked_for(module: Callable[..., SkipFriendlyModel]) -> None:
     made = module(exits=[2, 5], tail=0.5, layer_dropout=1.0, sub_block_dropout=0.0)
-    drawn = [made.draw(step) for step in range(200)]
+    drawn = [made.arms.draw(step) for step in range(200)]
     assert {str(exits) for exits, _ in drawn} == {"2-5", "2-7", "5", "5-7"}
     for _, skip in drawn:
         assert skip.attention == skip.mlp <= frozenset(range(2, 6))
         assert 5 in skip.mlp  # the rate of the last one that may be left out is the highest: 1
     shares = np.mean([[layer in skip.mlp for layer in range(2, 6)] for _, skip in drawn], axis=0)
     assert shares == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=0.1)
-    assert {str(exits) for exits, _ in map(module(exits=[2], tail=0.0).draw, range(9))} == {"2-7"}
+    assert {str(exits) for exits, _ in map(module(exits=[2], tail=0.0).arms.draw, range(9))} == {"2-7"}
 
 
 def test_halves_are_left_out_by_themselves(module: Callable[..., SkipFriendlyModel]) -> None:
     made = module(layer_dropout=0.0, sub_block_dropout=1.0)
-    halves = [made.draw(step)[1] for step in range(50)]
+    halves = [made.arms.draw(step)[1] for step in range(50)]
     assert any(arm.attention - arm.mlp for arm in halves)
     assert any(arm.mlp - arm.attention for arm in halves)
-    assert str(module(layer_dropout=0.0, sub_block_dropout=0.0).draw(0)[1]) == "5"  # never nothing
+    assert str(module(layer_dropout=0.0, sub_block_dropout=0.0).arms.draw(0)[1]) == "5"  # never nothing
 
 
 @pytest.mark.parametrize("name", HALVED)

@@ -1,27 +1,16 @@
 """Training a model on so that it can draft for itself: early exits and layers left out learn to say what it says.
 
-A step runs the whole model once, with the texts' own loss on their sources, and two arms (`real.builders.arm`) of it,
-each on half of the rows, with the whole model's law and choice as labels, through which no gradient goes:
-
-    exit    stops after a depth drawn from `exits`, in a share `tail` of the steps with the last layers after it
-    skip    leaves out layers, and halves of the others, with a chance that rises linearly with depth
-
-Both go on from what the whole model's pass left at the first layer they leave out, so that an exit costs little more
-than the head. The loss is that of early-exit training (LayerSkip, arXiv 2404.16710: layer dropout with a rate rising
-with depth, exits through the model's own norm and head), with distillation instead of the text's tokens, and without
-dropout in the pass that the texts' loss comes from.
+A step runs the whole model once, with the texts' own loss on their sources, and the arms of `real.training.skip_arms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from real.builders.arm import Arm
 from real.builders.cossim import removable
 from real.compat import logits_width
 from real.continuations import write_texts
@@ -30,7 +19,8 @@ from real.models import Loaded, load_text_target
 from real.target import hidden_states
 from real.training.language_model import CausalModule, cross_entropy
 from real.training.mixed_data import MixedText
-from real.training.ranges import COUNT, NATURAL, NOT_NEGATIVE, SEED, SHARE
+from real.training.ranges import NATURAL
+from real.training.skip_arms import ArmOptions, StepArms, first_out, read_arms
 from real.training.skip_checks import cossim_arms, followed
 from real.training.texts import Text
 from specsim.errors import ConfigError
@@ -41,19 +31,10 @@ class SkipFriendlyModel(CausalModule):
 
     Args:
         start: target whose weights training begins from, as for `real.models.load_text_target`; layers like Llama's.
-        exits: numbers of layers after which a draft may stop; None: all of `ends` to all but `ends`.
-        exit_weight: of the exits' loss beside the texts'.
-        tail: share of steps in which the last `ends` layers run after the exit.
-        layer_dropout: chance that the skip arm leaves out the last layer but `ends`; it rises linearly from the first.
-            Where chance leaves out nothing, it is that layer.
-        sub_block_dropout: the same for the attention and for the MLP of layers not left out as a whole.
-        skip_weight: of the skip arm's loss.
-        ends: layers at either end that the skip arm keeps.
-        soft: share of the arms' loss that is under the whole model's law instead of with its choice.
+        exits, exit_weight, tail, layer_dropout, sub_block_dropout, skip_weight, ends, soft, seed: see ArmOptions.
         checks: texts the model writes for a check.
         check_arms: arms checked, by their spelling.
         check_removed: numbers of blocks that cosSim removes; its arms are checked as well.
-        seed: of the arms.
         muon_lr, adam_lr, warmup_steps: see TrainModule.
 
     Raises:
@@ -62,9 +43,8 @@ class SkipFriendlyModel(CausalModule):
 
     ALLOWED: ClassVar = {
         **CausalModule.ALLOWED,
-        **dict.fromkeys(("exit_weight", "skip_weight"), NOT_NEGATIVE),
-        **dict.fromkeys(("tail", "layer_dropout", "sub_block_dropout", "soft"), SHARE),
-        **{"ends": COUNT, "checks": NATURAL, "seed": SEED},
+        **ArmOptions.ALLOWED,
+        "checks": NATURAL,
     }
 
     def __init__(
@@ -91,24 +71,31 @@ class SkipFriendlyModel(CausalModule):
         self._start, self._blocks = loaded, SubBlocks(self.net)
         self.net.train()
         layers = self._blocks.n_layers
-        if 2 * ends >= layers:
-            raise ConfigError(f"model.ends={ends}: allowed is less than half of the target's {layers} layers")
-        self.exits = tuple(range(ends, layers - ends + 1)) if exits is None else tuple(exits)
-        if not self.exits or not all(1 <= depth < layers for depth in self.exits):
-            raise ConfigError(f"model.exits={exits}: allowed are numbers of layers, 1..{layers - 1}, at least one")
-        self.check_arms = _read(check_arms, layers)
+        self.arms = StepArms(
+            self._blocks,
+            ArmOptions(
+                exits=exits,
+                exit_weight=exit_weight,
+                tail=tail,
+                layer_dropout=layer_dropout,
+                sub_block_dropout=sub_block_dropout,
+                skip_weight=skip_weight,
+                ends=ends,
+                soft=soft,
+                seed=seed,
+            ),
+        )
+        self.check_arms = read_arms(check_arms, layers)
         if check_removed and not all(1 <= count <= len(removable(layers)) for count in check_removed):
             raise ConfigError(f"model.check_removed={check_removed}: allowed are 1..{len(removable(layers))}")
         self.check_removed = tuple(check_removed)
-        self.exit_weight, self.skip_weight, self.tail, self.soft = exit_weight, skip_weight, tail, soft
-        self.layer_dropout, self.sub_block_dropout, self.ends = layer_dropout, sub_block_dropout, ends
-        self.checks, self.seed = checks, seed
+        self.checks = checks
         self._beginnings: list[list[int]] = []
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
         super().check(given)
-        _read(given.get("check_arms") or [], None)
+        read_arms(given.get("check_arms") or [], None)
 
     def setup(self, stage: str) -> None:
         data, window = self._data(), self.net.config.max_position_embeddings
@@ -125,42 +112,18 @@ class SkipFriendlyModel(CausalModule):
             )
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        exit_arm, skip_arm = self.draw(self.global_step)
-        parts = [("exit", exit_arm, self.exit_weight), ("skip", skip_arm, self.skip_weight)]
-        inputs = [first_out(arm) - 1 for _, arm, weight in parts if weight]
-        with hidden_states(self.net, inputs) as states:
+        parts = self.arms.of(self.global_step)
+        with hidden_states(self.net, [first_out(arm) - 1 for _, arm, _, _ in parts]) as states:
             logits = self.net(input_ids=batch[:, :-1], use_cache=False).logits
         sources = self._data().batch  # what the start wrote itself teaches nothing about sources
         loss = cross_entropy(logits[:sources], batch[:sources])
         self.log("train/loss", loss.detach())
-        for place, (name, arm, weight) in enumerate(parts):
-            if weight:
-                first, rows = first_out(arm), slice(place, None, 2)
-                left = self._blocks.model(arm, first)(inputs_embeds=states[first - 1][rows], use_cache=False).logits
-                part = self._like(left, logits[rows].detach())
-                self.log(f"train/{name}", part.detach())
-                loss = loss + weight * part
+        for name, arm, weight, rows in parts:
+            left = self.arms.logits(arm, states[first_out(arm) - 1][rows])
+            part = self.arms.like(left.flatten(0, 1), logits[rows].detach().flatten(0, 1))
+            self.log(f"train/{name}", part.detach())
+            loss = loss + weight * part
         return loss
-
-    def _like(self, left: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of float[B, T, V] logits with the choice and under the law of others."""
-        left, whole = left.flatten(0, 1).float(), whole.flatten(0, 1).float()
-        chosen = F.cross_entropy(left, whole.argmax(dim=-1))
-        return (1 - self.soft) * chosen + self.soft * F.cross_entropy(left, whole.softmax(dim=-1))
-
-    def draw(self, step: int) -> tuple[Arm, Arm]:
-        """(exit arm, skip arm) of a step, a pure function of seed and step."""
-        rng, layers, ends = np.random.default_rng((self.seed, step)), self._blocks.n_layers, self.ends
-        depth, tail = self.exits[rng.integers(len(self.exits))], rng.random() < self.tail
-        stop = layers - ends if tail and depth < layers - ends else layers
-        middle = np.arange(ends, layers - ends)
-        rising = np.arange(1, len(middle) + 1) / len(middle)
-        whole = rng.random(len(middle)) < self.layer_dropout * rising
-        attention, mlp = (rng.random((2, len(middle))) < self.sub_block_dropout * rising) | whole
-        if not attention.any() and not mlp.any():
-            attention[-1] = mlp[-1] = True  # a step without this loss would have other curves
-        skip = Arm(frozenset(middle[attention].tolist()), frozenset(middle[mlp].tolist()))
-        return Arm.blocks(range(depth, stop)), skip
 
     def on_validation_epoch_start(self) -> None:
         self._beginnings = []
@@ -201,15 +164,3 @@ class SkipFriendlyModel(CausalModule):
         if not isinstance(data, MixedText):
             raise ConfigError("a skip-friendly model is trained on real.training.mixed_data.MixedText")
         return data
-
-
-def _read(texts: Sequence[str], layers: int | None) -> dict[str, Arm]:
-    try:
-        return {text: Arm.parse(text, layers) for text in texts}
-    except ConfigError as error:
-        raise ConfigError(f"model.check_arms: {error}") from None
-
-
-def first_out(arm: Arm) -> int:
-    """The first layer of which an arm leaves anything out."""
-    return min(arm.attention | arm.mlp)

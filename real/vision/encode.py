@@ -6,10 +6,11 @@ Owns the text around pictures, as the library's processors write it: what `AutoP
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 
 from real.data import Prompt, ids_tensor, prompt_format, thinking_switch
 from real.vision.data import PictureFiles
@@ -36,17 +37,21 @@ class Encoder:
             for name in ("vision_start_token_id", "vision_end_token_id")
         )
 
-    def __call__(self, prompt: Prompt) -> VisionPrompt:
+    def __call__(self, prompt: Prompt, images: Sequence[Image.Image] = ()) -> VisionPrompt:
         """The prompt for the decode loop, on the model's device; with or without pictures.
+
+        Args:
+            prompt: its text, and the files of its pictures.
+            images: shown instead of files.
 
         Raises:
             ConfigError: no tokens, pictures that cannot be read or are too many, a template that leaves them out, or a
                 thinking mode that it does not know.
         """
-        files = prompt.pictures
-        if files is None:
+        files = prompt.pictures or PictureFiles()
+        if prompt.pictures is None and not images:
             return self._model.prompt(self._ids(prompt, self._text(prompt, "", 0)))
-        seen = self._seen(prompt, files)
+        seen = self._seen(prompt, files, images)
         place = self._model.video_id if seen.video else self._model.image_id
         token = self._tokenizer.convert_ids_to_tokens(place)
         count = 1 if seen.video else len(seen.counts)
@@ -61,8 +66,10 @@ class Encoder:
         text = re.sub(re.escape(token), lambda match: next(runs), text)
         return self._model.prompt(self._ids(prompt, text), seen.inputs)
 
-    def _seen(self, prompt: Prompt, files: PictureFiles) -> Seen:
+    def _seen(self, prompt: Prompt, files: PictureFiles, images: Sequence[Image.Image]) -> Seen:
         try:
+            if images:
+                return self._pictures.images(images)
             if files.frames:
                 return self._pictures.frames(open_pictures(files.frames), files.fps)
             return self._pictures.images(open_pictures(files.images))

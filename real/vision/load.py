@@ -112,11 +112,9 @@ def library_processor(name_or_path: str) -> Any:
         f"the library's processor of {name_or_path!r} cannot be loaded",
         "install the torchvision that belongs to this torch, or use real.vision.encode, which needs none",
     ):
-        importlib.import_module(
-            "torchvision"
-        )  # fails here rather than within the library, which would go on without it
-
-        return AutoProcessor.from_pretrained(name_or_path, backend="pil")
+        # Fails here rather than within the library, which would go on without it.
+        importlib.import_module("torchvision")
+        return AutoProcessor.from_pretrained(name_or_path)
 
 
 def _json_of(name_or_path: str, file: str) -> dict[str, Any] | None:
