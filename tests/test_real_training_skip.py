@@ -258,7 +258,7 @@ def test_settings_are_refused_before_the_start_is_loaded(
     setting: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr(real.training.skip_module, "load_target", None)
+    monkeypatch.setattr(real.training.skip_module, "load_text_target", None)
     assert fit(place, tmp_path / "out", f"--{setting}") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
