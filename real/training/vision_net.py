@@ -93,8 +93,8 @@ def vision_net(
     """
     half = head_size(hidden, heads) // 2
     time, row = half // 4, (half - half // 4) // 2  # Qwen2.5-VL's shares: 16, 24, 24 of 64
-    # Short texts: with the usual 1e4 the slow pairs, which columns of a picture have, would hardly turn at all.
-    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [time, row, half - time - row]}
+    # A cell is found by its content from anywhere in the answer: slow pairs have to stand almost still over its length.
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [time, row, half - time - row]}
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": vocabulary,
