@@ -18,20 +18,23 @@ from specsim.controllers.lambda_core import (
     FIRST_WAIT,
     IDLE,
     PATIENCE,
-    SECONDS,
-    TOKENS,
+    SHARED,
     TRIAL_LENGTH,
+    account,
+    gain,
     rate,
+    shared_columns,
+    tries,
     wait,
 )
 from specsim.controllers.lambda_tree import build_tree
 from specsim.errors import ConfigError
-from specsim.jit import jit
+from specsim.jit import jit, uncompiled
 
-FIRST_SEEN, FIRST_ACCEPTED, TABLES = 4, 5, 6  # state columns after those of `lambda_core`
-# Scratch columns, after the tables: what is known of the drafted tokens.
-ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE, TRIAL = range(6)
-CONFIDENCES = 6  # work columns from here
+FIRST_SEEN, FIRST_ACCEPTED, TABLES = SHARED, SHARED + 1, SHARED + 2  # state columns after those of `lambda_core`
+# Scratch columns, after the tables: what is known of the drafted tokens, and what a plain round would cost here.
+ABSORBED, SURVIVAL, EXPECTED, BEST, BEST_VALUE, TRIAL, PLAIN_S = range(7)
+CONFIDENCES = 7  # work columns from here
 FIRST_PRIOR = 4.0  # observations' worth of optimism about the first token
 LOOKAHEAD = 16  # tokens looked past what is drafted, at least one block
 REGRESSION = "regression"  # of trees (`lambda_tree`), whose accepted nodes are not the leading ones
@@ -40,7 +43,8 @@ REGRESSION = "regression"  # of trees (`lambda_tree`), whose accepted nodes are 
 class LambdaParams(NamedTuple):
     """`verify_s[d]` seconds to verify d tokens at zero context; `pass_s`, `token_s` seconds of drafting.
 
-    `form` is the calibrator's number; `scratch` the first scratch column.
+    `ctx_s` seconds per token of context, `overhead_s` of a round. `form` is the calibrator's number, `scratch` the
+    first scratch column.
     """
 
     form: int
@@ -49,6 +53,8 @@ class LambdaParams(NamedTuple):
     verify_s: NDArray[np.float64]
     pass_s: float
     token_s: float
+    ctx_s: float
+    overhead_s: float
     scratch: int
 
 
@@ -75,16 +81,18 @@ def worth_of_drafting(params, state, lane, length, survival, expected, first, la
 
 @jit
 def begin_lambda(params, state, lane, pos, ctx_len, u, hint):
-    """Draft when drafting costs next to nothing, or when some draft is expected to pay."""
+    """Draft when drafting costs next to nothing, or when some draft is expected to pay and drafts have paid of late."""
+    state[lane, params.scratch + PLAIN_S] = params.verify_s[0] + params.ctx_s * ctx_len + params.overhead_s
     if params.max == 0:
         return -1, 0
     first = (state[lane, FIRST_ACCEPTED] + FIRST_PRIOR) / (state[lane, FIRST_SEEN] + FIRST_PRIOR)
     later = later_probability(state, lane, TABLES)
     plain = -rate(state, lane) * params.verify_s[0]
     cheap = rate(state, lane) * block_seconds(params, params.block_len) < CHEAP
-    if cheap or worth_of_drafting(params, state, lane, 0, 1.0, 0.0, first, later, plain) > 0.0:
+    value = min(gain(state, lane), worth_of_drafting(params, state, lane, 0, 1.0, 0.0, first, later, plain))
+    if cheap or value > 0.0:
         return -1, params.block_len
-    if wait(state, lane):
+    if tries(state, lane, value):
         state[lane, params.scratch + TRIAL] = 1.0
         return -1, params.block_len
     return -1, 0
@@ -126,8 +134,9 @@ def revise_lambda(params, state, lane, q, drafted, more):
 
 @jit
 def update_lambda(params, state, lane, arm, drafted, submitted, accepted, round_s):
-    state[lane, TOKENS] += accepted + 1.0
-    state[lane, SECONDS] += round_s
+    plain_s = state[lane, params.scratch + PLAIN_S]
+    expected_s = plain_s + params.verify_s[submitted] - params.verify_s[0] + block_seconds(params, drafted)
+    account(state, lane, drafted, accepted + 1.0, round_s, expected_s, plain_s)
     confidences = params.scratch + CONFIDENCES
     before = -1.0
     for j in range(min(accepted + 1, submitted)):
@@ -156,13 +165,14 @@ def _build_chain(values: dict[str, Any], setting: Setting) -> Controller:
         verify_s=model.verify_table(values["max"] + 1)[1:],
         pass_s=setting.block_pass_s,
         token_s=float(model.draft_token_s),
+        ctx_s=float(model.ctx_s),
+        overhead_s=float(model.overhead_s),
         scratch=scratch,
     )
     initial = np.zeros(scratch)
-    # The prior: `prior` tokens at `speed` times plain decoding, so that it scales with the hardware.
-    initial[TOKENS] = values["prior"]
-    initial[SECONDS] = values["prior"] * float(model.verify_s(1)) / values["speed"]
-    initial[PATIENCE] = FIRST_WAIT
+    seconds = uncompiled(block_seconds)  # compiling it for these few calls would take longer
+    draft_s = np.array([seconds(params, d) for d in range(values["max"] + 1)])
+    initial[:SHARED] = shared_columns(values, model, params.verify_s, draft_s)
     return Controller(
         name="lambda",
         config=values,

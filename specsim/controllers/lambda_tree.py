@@ -20,34 +20,40 @@ from specsim.controllers.lambda_core import (
     FIRST_WAIT,
     IDLE,
     PATIENCE,
-    SECONDS,
-    TOKENS,
+    SHARED,
     TRIAL_LENGTH,
+    account,
+    gain,
     rate,
+    shared_columns,
+    tries,
     wait,
 )
 from specsim.jit import jit
 
 SIZES = 12  # classes of path probabilities, each sqrt(1/2) of the one before; the last holds the rest
 STEP = 0.5**0.5
-WORTH, WORTH_SEEN = 4, 5  # mean gain of a tree in tokens, and its observations
-FACTORS, SPREAD = 6, 6 + SIZES  # mean and, row by row, covariance of the factors
+FACTORS, SPREAD = SHARED, SHARED + SIZES  # mean and, row by row, covariance of the factors
 COLUMNS = SPREAD + SIZES * SIZES
-TRIAL = COLUMNS  # scratch column: this round is a trial
-SUMS = COLUMNS + 1  # work columns: summed path probabilities of what is submitted, by size
+TRIAL, PLAIN_S = COLUMNS, COLUMNS + 1  # scratch columns: this round is a trial; what a plain round would cost here
+SUMS = COLUMNS + 2  # work columns: summed path probabilities of what is submitted, by size
 
-FIRST_WORTH, WORTH_PRIOR, WORTH_MEMORY = 1.0, 4.0, 64.0  # tokens; observations' worth; rounds remembered
 FACTOR_VARIANCE, FACTOR_REACH = 0.5, 6.0  # prior variance of factors around 1; classes over which they are alike
 NOISE_VARIANCE = 4.0  # of the number accepted around its expectation
 
 
 class TreeLambdaParams(NamedTuple):
-    """`verify_s[n]` seconds to verify n nodes at zero context; `draft_s` seconds of drafting a tree."""
+    """`verify_s[n]` seconds to verify n nodes at zero context; `draft_s` seconds of drafting a tree.
+
+    `ctx_s` seconds per token of context, `overhead_s` of a round.
+    """
 
     max: int
     block_len: int
     verify_s: NDArray[np.float64]
     draft_s: float
+    ctx_s: float
+    overhead_s: float
     corrected: bool
 
 
@@ -61,13 +67,14 @@ def size_of(path, size):
 
 @jit
 def begin_tree(params, state, lane, pos, ctx_len, u, hint):
-    """Draft when drafting costs next to nothing, or less than trees gained on average of late; else now and then."""
+    """Draft when drafting costs next to nothing, or when drafts have paid of late; else now and then."""
+    state[lane, PLAIN_S] = params.verify_s[0] + params.ctx_s * ctx_len + params.overhead_s
     if params.max == 0:
         return -1, 0
-    cost = rate(state, lane) * params.draft_s
-    if cost < CHEAP or state[lane, WORTH] > cost:
+    value = gain(state, lane)
+    if rate(state, lane) * params.draft_s < CHEAP or value > 0.0:
         return -1, params.block_len
-    if wait(state, lane):
+    if tries(state, lane, value):
         state[lane, TRIAL] = 1.0
         return -1, params.block_len
     return -1, 0
@@ -86,9 +93,6 @@ def revise_tree(params, state, lane, q, drafted, more):
         expected += min(max(state[lane, FACTORS + size], 0.0) * path, 1.0)
         if expected - speed * params.verify_s[j + 1] > value:
             best, value = j + 1, expected - speed * params.verify_s[j + 1]
-    seen = min(state[lane, WORTH_SEEN] + 1.0, WORTH_MEMORY)
-    state[lane, WORTH_SEEN] = seen
-    state[lane, WORTH] += (value + speed * params.verify_s[0] - state[lane, WORTH]) / seen
     trial = state[lane, TRIAL] == 1.0
     if best > 0 and not trial:
         state[lane, IDLE], state[lane, PATIENCE] = 0.0, FIRST_WAIT
@@ -106,8 +110,10 @@ def revise_tree(params, state, lane, q, drafted, more):
 
 @jit
 def update_tree(params, state, lane, arm, drafted, submitted, accepted, round_s):
-    state[lane, TOKENS] += accepted + 1.0
-    state[lane, SECONDS] += round_s
+    expected_s = state[lane, PLAIN_S] + params.verify_s[submitted] - params.verify_s[0]
+    if drafted > 0:
+        expected_s += params.draft_s
+    account(state, lane, drafted, accepted + 1.0, round_s, expected_s, state[lane, PLAIN_S])
     if params.corrected and submitted > 0:
         learn(state, lane, accepted)
 
@@ -138,13 +144,12 @@ def build_tree(values: dict[str, Any], setting: Setting) -> Controller:
         block_len=setting.block_len,
         verify_s=model.verify_table(values["max"] + 1)[1:],
         draft_s=float(model.draft_pass_s + setting.block_len * model.draft_token_s),
+        ctx_s=float(model.ctx_s),
+        overhead_s=float(model.overhead_s),
         corrected=values["calibrate"] == "regression",
     )
     initial = np.zeros(COLUMNS)
-    initial[TOKENS] = values["prior"]
-    initial[SECONDS] = values["prior"] * float(model.verify_s(1)) / values["speed"]
-    initial[PATIENCE] = FIRST_WAIT
-    initial[WORTH], initial[WORTH_SEEN] = FIRST_WORTH, WORTH_PRIOR
+    initial[:SHARED] = shared_columns(values, model, params.verify_s, np.full(values["max"] + 1, params.draft_s))
     initial[FACTORS : FACTORS + SIZES] = 1.0
     apart = np.abs(np.subtract.outer(np.arange(SIZES), np.arange(SIZES)))
     initial[SPREAD:COLUMNS] = (FACTOR_VARIANCE * np.exp(-apart / FACTOR_REACH)).ravel()
@@ -156,7 +161,7 @@ def build_tree(values: dict[str, Any], setting: Setting) -> Controller:
         revise=revise_tree,
         update=update_tree,
         initial=initial,
-        scratch=1,
+        scratch=2,
         work=SIZES,
         per_request=not values["carry"],
         needs_q=True,
