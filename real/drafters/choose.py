@@ -27,7 +27,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     DDTREE: ("path", "budget", "limit"),
     FASTDLLM: ("path", "threshold", "block", "small", "dual"),
     EAGLE3: ("path", "tree", "depth", "topk"),
-    SELF: ("skip", "arms", "build", "fraction", "zero", "warmup", "probe", "length", "stop", "tree"),
+    SELF: ("skip", "arms", "build", "fraction", "zero", "warmup", "probe", "length", "lengths", "stop", "tree"),
 }
 # Drafters that cannot do without one of their keys.
 NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", DDTREE: "path", FASTDLLM: "path", EAGLE3: "path"}
@@ -63,7 +63,8 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
     `dflash:path=z-lab/Qwen3-4B-DFlash-b16,pass_rule=per-length`, `ddtree:path=z-lab/Qwen3-4B-DFlash-b16,budget=128`,
     `fastdllm:path=Efficient-Large-Model/Fast_dLLM_v2_1.5B,threshold=0.05`,
     `eagle3:path=yuhuili/EAGLE3-LLaMA3.1-Instruct-8B,tree=59`, `self:skip=a3,5-7+m2,9`,
-    `self:arms=arms.json,length=4,stop=0.7,tree=published`, `self:build=cossim,fraction=0.6,zero=1`.
+    `self:skip=9-14,lengths=1,2,4,8`, `self:arms=arms.json,length=4,stop=0.7,tree=published`,
+    `self:build=cossim,fraction=0.6,zero=1`.
 
     Args:
         text: the drafter.

@@ -40,11 +40,13 @@ class Family(Protocol):
         size: number of arms, known beforehand; controllers number them 0..size - 1 by ascending amount left out.
         wants_states: whether `Observation.states` is to be filled; asked again in every round, after `arm`.
         tap: hidden states of the target that it reads; None: it reads none.
+        lengths: most tokens that each arm drafts; empty: all as many as they are asked for.
     """
 
     size: int
     wants_states: bool = False
     tap: Tap | None = None
+    lengths: tuple[int, ...] = ()
 
     def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
         """What `cost` gives for each arm, NaN where that is not known beforehand."""
@@ -95,3 +97,16 @@ class FixedArms(Family):
 
     def observe(self, seen: Observation) -> None:
         pass
+
+
+class LengthArms(FixedArms):
+    """One draft configuration at several lengths, the longest first: dear before cheap, as everywhere.
+
+    Args:
+        arm: what is left out of every draft pass.
+        lengths: most tokens drafted, in any order.
+    """
+
+    def __init__(self, arm: Arm, lengths: Sequence[int]) -> None:
+        super().__init__([arm] * len(lengths))
+        self.lengths = tuple(sorted(lengths, reverse=True))

@@ -28,7 +28,7 @@ from real.drafters.base import Drafter
 from real.drafters.cossim import KEYS as COSSIM_KEYS
 from real.drafters.cossim import NAME as COSSIM
 from real.drafters.cossim import cossim_arms
-from real.drafters.family import Family, FixedArms, Observation
+from real.drafters.family import Family, FixedArms, LengthArms, Observation
 from real.drafters.options import fraction, whole
 from real.drafters.spine import MOST_CANDIDATES, Spine, likeliest
 from real.drafters.subblocks import SubBlocks
@@ -99,7 +99,7 @@ class SelfDrafter(Drafter):
     def propose(self, count: int, arm: int) -> Proposal:
         if self._arm < 0:
             self._choose(max(arm, 0))
-        while len(self._tokens) < count and not self._over:
+        while len(self._tokens) < min(count, self._longest) and not self._over:
             self._pass()
         spine = Draft(torch.cat(self._tokens), torch.cat(self._q))
         return Spine(spine, torch.stack(self._ids), torch.stack(self._tops)) if self._tree else spine
@@ -131,6 +131,7 @@ class SelfDrafter(Drafter):
                 f"drafter {self.name}: the controller chose arm {arm}; there are 0..{self.family.size - 1}"
             )
         self._arm, self._chosen = arm, self.family.arm(arm)
+        self._longest = self.family.lengths[arm] if self.family.lengths else self.max_draft_len
         self._model, self._view = self._shortened(self._chosen), self.family.view(arm, self._loan.cache)
 
     def _pass(self) -> None:
@@ -161,9 +162,10 @@ def make_selfspec(
     """The drafter `self:skip=9-14`, `self:arms=FILE` or `self:build=cossim` of a target.
 
     Args:
-        options: `skip`: one arm (`real.builders.arm`); `arms`: a file of several; `build`: makes them for every prompt
-            (`real.drafters.cossim` has its options, of which `arms` is a number); `length`: tokens that an arm drafts,
-            and the longest draft where there are several; `stop`, `tree`: as for `SelfDrafter`.
+        options: `skip`: one arm (`real.builders.arm`), with `lengths` one for each length of its drafts; `arms`: a file
+            of several; `build`: makes them for every prompt (`real.drafters.cossim` has its options, of which `arms` is
+            a number); `length`: tokens that an arm drafts, and the longest draft where there are several; `stop`,
+            `tree`: as for `SelfDrafter`.
         loaded: the target.
         max_draft_len: most tokens proposed in a round.
         sampling: has to be `greedy`.
@@ -178,7 +180,10 @@ def make_selfspec(
         raise ConfigError(f"self: tree is {options['tree']!r}; allowed: {PUBLISHED}")
     blocks = SubBlocks(loaded.model)
     family, named = _family(options, blocks)
-    length = whole("self", "length", options.get("length", str(min(DRAFT_LEN, max_draft_len))), high=max_draft_len)
+    if "lengths" in options:
+        family = _of_lengths(options, family, max_draft_len)
+    longest = max(family.lengths, default=min(DRAFT_LEN, max_draft_len))
+    length = whole("self", "length", options.get("length", str(longest)), high=max_draft_len)
     return SelfDrafter(
         blocks,
         family,
@@ -207,6 +212,18 @@ def _check_ways(options: Mapping[str, str]) -> None:
             "self: name its arms in one way: skip=9-14 (one arm), arms=FILE (an arms.json), or build=cossim (made for "
             "every prompt)"
         )
+
+
+def _of_lengths(options: Mapping[str, str], family: Family, max_draft_len: int) -> LengthArms:
+    """The one arm of a family at every length that is named."""
+    if "skip" not in options or family.size != 1:
+        raise ConfigError("self: lengths belongs to skip=..., a single arm; name that, or give all arms one length")
+    if "length" in options:
+        raise ConfigError("self: length and lengths both say how long drafts are; give one of them")
+    lengths = [whole("self", "lengths", part, high=max_draft_len) for part in options["lengths"].split(",")]
+    if len(set(lengths)) < max(2, len(lengths)):
+        raise ConfigError(f"self: lengths is {options['lengths']!r}; allowed: at least two, each once")
+    return LengthArms(family.arm(0), lengths)
 
 
 def _family(options: Mapping[str, str], blocks: SubBlocks) -> tuple[Family, dict[str, str]]:

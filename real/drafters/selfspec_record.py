@@ -56,6 +56,11 @@ class ArmsRecorder:
                 f"drafter {drafter.name!r}: a trace of arms is for choosing among several; record a file of arms "
                 f"(self:arms=FILE), or layer-skip, whose own cache makes it draft other tokens, or {advice}"
             )
+        if drafter.family.lengths:
+            raise ConfigError(
+                f"drafter {drafter.name!r}: in a trace of arms every arm drafts the same number of tokens, these draft "
+                f"different ones; {advice}"
+            )
         if drafter.stop is not None:
             raise ConfigError(
                 f"drafter {drafter.name!r}: in a trace of arms every arm drafts and is charged for the same number of "
