@@ -56,6 +56,25 @@ def pull_shares(data: pa.Table, ax: Axes) -> Axes:
     return ax
 
 
+def speed_by_context(data: pa.Table, ax: Axes) -> Axes:
+    """Speedup by the length of prompts, a line for every method and label.
+
+    Args:
+        data: columns method, label, prompt_len, eta.
+        ax: where.
+    """
+    for method in _values(data, "method"):
+        for label in _values(data.filter(pc.field("method") == method), "label"):
+            found = (pc.field("method") == method) & (pc.field("label") == label)
+            mine = data.filter(found).sort_by("prompt_len")
+            ax.plot(mine["prompt_len"].to_numpy(), mine["eta"].to_numpy(), "o-", label=f"{method} {label}")
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    ax.set_xlabel("tokens of the prompt")
+    ax.set_ylabel("speedup over plain decoding")
+    ax.legend(fontsize=7)
+    return ax
+
+
 def regret_along(data: pa.Table, ax: Axes) -> Axes:
     """Regret in seconds, added up over prompts, a line for every controller.
 

@@ -1,20 +1,20 @@
-"""The first paper's quantitative claims beside what was measured: `python -m analysis.claims FOLDER... --write FILE`.
+"""The papers' quantitative claims beside what was measured: `python -m analysis.claims FOLDER... --write FILE`.
 
-Owns the list of claims (LibraSpec, arXiv 2608.08721), where each stands, and the table. Results are those of
-`python -m real.paper`; a claim about other models than those measured is judged as the same statement about ours, and
-its number itself stays untested. How is `analysis.judges`.
+Owns the list of the first paper's claims (LibraSpec, arXiv 2608.08721), where each stands, and the tables. Results are
+those of `python -m real.paper`; a claim about other models than those measured is judged as the same statement about
+ours, and its number itself stays untested. How is `analysis.judges`; the second paper's are `analysis.sp2ec_claims`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from analysis.claim import Claim
 from analysis.judges import (
-    Judge,
     best_alpha,
     calibration,
     deviation,
@@ -28,33 +28,11 @@ from analysis.judges import (
     ratio,
 )
 from analysis.results import Document, read_results
+from analysis.sp2ec_claims import SP2EC_CLAIMS
 from specsim.errors import ConfigError, run_cli
 from specsim.paths import replace_file
 
-BEGIN, END = "<!-- paper's claims: begin -->", "<!-- paper's claims: end -->"
 HEADER = ("place", "the paper says", "measured here", "judgement", "the number itself")
-THEIR_MODELS = "cannot be tested here: needs the paper's models and a GPU"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One quantitative claim.
-
-    Args:
-        place: in the paper.
-        text: what it says.
-        experiments: whose results bear on it; none: it is not a matter of measurement here.
-        judge: of results.json.
-        number: whether the paper's own number can be tested here.
-    """
-
-    place: str
-    text: str
-    experiments: tuple[str, ...] = ()
-    judge: Judge = lambda document: None
-    number: str = field(default=THEIR_MODELS, kw_only=True)
-
-
 TABLES = ("table1", "table2")
 CLAIMS = (
     Claim(
@@ -160,10 +138,31 @@ CLAIMS = (
 )
 
 
-def table(results: Mapping[str, Document]) -> str:
+@dataclass(frozen=True)
+class Paper:
+    """A paper's claims, and the marks between which their table stands on a page."""
+
+    title: str
+    claims: Sequence[Claim]
+
+    @property
+    def begin(self) -> str:
+        """Mark before the table."""
+        return f"<!-- {self.title}: begin -->"
+
+    @property
+    def end(self) -> str:
+        """Mark after it."""
+        return f"<!-- {self.title}: end -->"
+
+
+PAPERS = (Paper("paper's claims", CLAIMS), Paper("second paper's claims", SP2EC_CLAIMS))
+
+
+def table(results: Mapping[str, Document], claims: Sequence[Claim] = CLAIMS) -> str:
     """Every claim as a line of a Markdown table; `not run yet` where no result bears on it."""
     lines = [HEADER, ("---",) * len(HEADER)]
-    for claim in CLAIMS:
+    for claim in claims:
         found = {
             name: claim.judge(document)
             for name, document in results.items()
@@ -184,33 +183,39 @@ def _word(holds: bool | None) -> str:
     return "no judgement" if holds is None else "holds" if holds else "fails"
 
 
-def write(file: Path, text: str) -> None:
-    """Put the table between the marks of a file.
+def write(file: Path, tables: Sequence[str]) -> None:
+    """Put the table of each of `PAPERS` between its marks of a file.
 
     Raises:
-        ConfigError: a file that cannot be read or written, or one without the two marks; it stays as it was.
+        ConfigError: a file that cannot be read or written, or one without the marks; it stays as it was.
     """
     try:
-        before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
+        page = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read as UTF-8 text ({error}); name docs/claims.md") from None
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ConfigError(f"{file}: has no place for the table; put {BEGIN} and {END} on lines of their own")
+    for paper, text in zip(PAPERS, tables, strict=True):
+        before, begin, rest = page.partition(paper.begin)
+        _, end, after = rest.partition(paper.end)
+        if not begin or not end:
+            raise ConfigError(
+                f"{file}: has no place for the table; put {paper.begin} and {paper.end} on lines of their own"
+            )
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
     with replace_file(file) as temporary:
-        temporary.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8")
 
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--write", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="docs/claims.md")
 def main(folders: tuple[Path, ...], file: Path | None) -> None:
-    """Judge the paper's claims by the results in folders of python -m real.paper, and print or write the table."""
-    text = table(read_results(folders))
+    """Judge the papers' claims by the results in folders of python -m real.paper, and print or write the tables."""
+    results = read_results(folders)
+    tables = [table(results, paper.claims) for paper in PAPERS]
     if file is None:
-        click.echo(text)
+        click.echo("\n\n".join(tables))
     else:
-        write(file, text)
+        write(file, tables)
 
 
 if __name__ == "__main__":

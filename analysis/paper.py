@@ -40,6 +40,7 @@ COLUMNS = {  # that are drawn, by file
     "max_lengths.parquet": (*PLACES, "drafter", "max_len", "libraspec", "static", "best_static"),
     "calibration.parquet": (*PLACES, "depth", "bin", "n", "mean_q", "accepted", "ece"),
     "acceptance.parquet": ("target", "dataset", "temperature", "method", "label", "tau", "eta"),
+    "contexts.parquet": ("target", "temperature", "method", "label", "prompt_len", "eta"),
     "pulls.parquet": (*PLACES, "drafter", "label", "arm", "rank", "share"),
     "regret.parquet": (*PLACES, "drafter", "label", "against", "prompt", "cumulative_s"),
 }
@@ -175,6 +176,7 @@ FIGURES: dict[str, tuple[str, tuple[str, ...], Draw]] = {
     "depths": ("calibration.parquet", PLACES, error_by_depth),
     "reliability": ("calibration.parquet", PLACES, reliability),
     "acceptance": ("acceptance.parquet", ("target", "dataset", "temperature"), arm_figures.speed_by_acceptance),
+    "contexts": ("contexts.parquet", ("target", "temperature"), arm_figures.speed_by_context),
     "pulls": ("pulls.parquet", (*PLACES, "drafter"), arm_figures.pull_shares),
     "regret": ("regret.parquet", (*PLACES, "drafter", "against"), arm_figures.regret_along),
 }

@@ -35,6 +35,17 @@ COUNT = Rule(is_count, "a whole number, 0 or more")
 NUMBER = Rule(_is_number, "a number")
 POSITIVE = Rule(lambda value: _is_number(value) and value > 0, "a number above 0")
 REQUEST = Rule(lambda value: value is None or is_count(value), "a whole number, or null for all prompts")
+INTERVAL = Rule(
+    lambda value: value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))),
+    "two numbers, or null",
+)
+MAYBE = Rule(lambda value: value is None or _is_number(value), "a number or null")
+POINT = Rule(
+    lambda value: (
+        value is None or (isinstance(value, dict) and all(_is_number(value.get(key)) for key in ("tau", "eta")))
+    ),
+    "a JSON object with tau and eta, or null",
+)
 ROWS: Mapping[str, Mapping[str, Rule]] = {
     "rows": {
         **dict.fromkeys(("target", "dataset", "method", "drafter", "label", "controller"), TEXT),
@@ -48,6 +59,16 @@ ROWS: Mapping[str, Mapping[str, Rule]] = {
         "mad": NUMBER,
     },
     "depths": {"method": TEXT, "temperature": COUNT, "depth": COUNT, "ece": NUMBER},
+}
+PLACE = {**dict.fromkeys(("target", "dataset", "method", "label"), TEXT), "temperature": COUNT}
+SECOND = "sp2ec"  # how the names of the second paper's experiments begin
+ARM_ROWS: Mapping[str, Mapping[str, Rule]] = {
+    "comparisons": {**PLACE, "against": TEXT, "ratio": POSITIVE, "ci95": INTERVAL},
+    "acceptance": {"target": TEXT, "dataset": TEXT, "spearman": MAYBE, "higher": POINT, "lower": POINT},
+    "contexts": {**PLACE, "prompt_len": POSITIVE, "eta": POSITIVE},
+    "shares": {**PLACE, "controller": TEXT, "best": NUMBER, "outside_top3": MAYBE},
+    "regrets": {**PLACE, "against": TEXT, "relative": NUMBER, "relative_ci95": INTERVAL, "predicted": MAYBE},
+    "construction": {**PLACE, "build_s": NUMBER, "share": NUMBER, "tokens": COUNT},
 }
 
 
@@ -80,7 +101,8 @@ def _read(file: Path) -> Document:
         raise ConfigError(f"{file}: not the results of python -m real.paper (schema {SCHEMA})")
     if not TEXT.sound(document.get("experiment")):
         raise ConfigError(f"{file}: experiment is missing or no text; make the file again with python -m real.paper")
-    for key, rules in ROWS.items():
+    needed = {**ROWS, **ARM_ROWS} if document["experiment"].startswith(SECOND) else ROWS
+    for key, rules in needed.items():
         rows = document.get(key)
         if not isinstance(rows, list):
             raise ConfigError(f"{file}: {key} is missing or no list; make the file again with python -m real.paper")

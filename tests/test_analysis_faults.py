@@ -38,6 +38,8 @@ def saved(folder: Path, content: Any) -> Path:
 
 
 GOOD = document("table1", ROWS)
+FIRST, SECOND = claims.PAPERS
+PAGE = "".join(f"{paper.begin}\nold\n{paper.end}\n" for paper in claims.PAPERS)
 DEVIATION = {**dict.fromkeys(("target", "dataset", "method", "drafter", "series"), "t"), "request": None, "mad": 1.0}
 
 
@@ -73,13 +75,13 @@ def test_broken_results_are_named_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, message: str
 ) -> None:
     page = tmp_path / "claims.md"
-    page.write_text(f"{claims.BEGIN}\nold\n{claims.END}\n")
+    page.write_text(PAGE)
     folders = [str(saved(tmp_path / "good", GOOD)), str(saved(tmp_path / "bad", content))]
     assert status(claims.main, *folders, f"--write={page}") == 2
     said = capsys.readouterr().err
     assert re.search(rf"^error: .*bad/results\.json: .*{message}", said)
     assert said.count("\n") == 1
-    assert page.read_text() == f"{claims.BEGIN}\nold\n{claims.END}\n"
+    assert page.read_text() == PAGE
 
 
 def test_folders_are_told_apart_by_name(tmp_path: Path) -> None:
@@ -93,7 +95,14 @@ def test_folders_are_told_apart_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"nothing", f"{claims.BEGIN} only".encode(), f"{claims.END}{claims.BEGIN}".encode(), b"\xff"]
+    "content",
+    [
+        b"nothing",
+        f"{FIRST.begin} only".encode(),
+        f"{FIRST.end}{FIRST.begin}".encode(),
+        f"{FIRST.begin}\nold\n{FIRST.end}\n{SECOND.begin}".encode(),
+        b"\xff",
+    ],
 )
 def test_a_page_without_a_place_for_the_table_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
@@ -107,7 +116,7 @@ def test_a_page_without_a_place_for_the_table_stays_as_it_is(
 
 def test_a_page_that_cannot_be_written_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "claims.md"
-    page.write_text(f"{claims.BEGIN}\nold\n{claims.END}\n")
+    page.write_text(PAGE)
     folder = str(saved(tmp_path / "good", GOOD))
 
     def full(*_: Any) -> None:
@@ -116,7 +125,7 @@ def test_a_page_that_cannot_be_written_stays_as_it_is(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         assert status(claims.main, folder, f"--write={page}") == 2
-    assert page.read_text() == f"{claims.BEGIN}\nold\n{claims.END}\n"
+    assert page.read_text() == PAGE
     assert sorted(path.name for path in tmp_path.iterdir()) == ["claims.md", "good"]
     assert status(claims.main, folder, f"--write={tmp_path / 'none.md'}") == 2
     assert status(claims.main, f"--write={page}") == 2

@@ -189,18 +189,21 @@ def test_the_table_says_what_was_not_run(tmp_path: Path) -> None:
     assert "cannot be tested here" in of["up to 8.49x over autoregressive decoding"]
     assert "not run yet" in of["DFlash gains with alpha up to 2.2"]
     file = tmp_path / "claims.md"
-    file.write_text(f"before\n{claims.BEGIN}\nold\n{claims.END}\nafter\n")
-    claims.write(file, "new")
-    assert file.read_text() == f"before\n{claims.BEGIN}\n\nnew\n\n{claims.END}\nafter\n"
+    first, second = claims.PAPERS
+    places = f"before\n{first.begin}\n{{}}\n{first.end}\nbetween\n{second.begin}\n{{}}\n{second.end}\nafter\n"
+    file.write_text(places.format("old", "old"))
+    claims.write(file, ["new", "newer"])
+    assert file.read_text() == places.format("\nnew\n", "\nnewer\n")
     file.write_text("nothing")
     with pytest.raises(ConfigError, match="has no place for the table"):
-        claims.write(file, "new")
+        claims.write(file, ["new", "newer"])
     with pytest.raises(ConfigError, match="no results there"):
         read_results([tmp_path])
 
 
 def test_the_page_holds_every_claim() -> None:
     text = (ROOT / "docs" / "claims.md").read_text()
-    table = text.partition(claims.BEGIN)[2].partition(claims.END)[0]
-    for claim in claims.CLAIMS:
-        assert f"| {claim.place} | {claim.text} |" in table
+    for one in claims.PAPERS:
+        table = text.partition(one.begin)[2].partition(one.end)[0]
+        for claim in one.claims:
+            assert f"| {claim.place} | {claim.text} |" in table

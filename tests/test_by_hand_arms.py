@@ -160,3 +160,20 @@ def test_arm_oracles_against_all_sequences_of_arms(seed: int, coverage: str) -> 
         regret = row["time_s"] - min(seconds for _, seconds in totals)
         assert row["regret_best_fixed_s"] == pytest.approx(regret, rel=1e-9, abs=1e-9)
         assert row["regret_oracle_s"] == pytest.approx(row["time_s"] - best, rel=1e-9, abs=1e-9)
+
+
+def test_what_was_observed_may_go_on_to_the_next_request() -> None:
+    """Nothing is ever accepted and arm 1 is the cheapest: each request pulls all first, or only the first one."""
+    world = arm_trace([[0, 0, 0]] * 6, [6.0, 2.0, 18.0])
+    two = np.repeat(np.arange(2, dtype=np.int32), 3)
+    chunk = dataclasses.replace(world.chunk, request=two, pos=np.tile(np.arange(3, dtype=np.int32), 2))
+    world = dataclasses.replace(world, chunk=chunk)
+    assert played(world, "sp2ec:beta=0") == played(world, "sp2ec:beta=0,carry=0") == [0, 1, 2, 0, 1, 2]
+    assert played(world, "sp2ec:beta=0,carry=1") == [0, 1, 2, 1, 1, 1]
+    assert played(world, "sp2ec:beta=0,reset=4,carry=1") == [0, 1, 2, 1, 0, 1]
+    assert played(world, "sp2ec:beta=0,track=ewma,carry=1") == [0, 1, 2, 1, 1, 1]
+    assert replay(world.meta, [world.chunk], world.latency, ["sp2ec"]).results[0]["params"] == {
+        "beta": 0.3,
+        "reset": 512,
+        "track": "none",
+    }

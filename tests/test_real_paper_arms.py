@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.paper.arm_tables import sections
-from real.paper.arms import acceptance, arm_order, pulls, ranks, spearman
+from real.paper.arms import acceptance, arm_order, contexts, pulls, ranks, spearman
 from real.paper.regret import mean_interval, order, regrets
 from real.paper.summary import Measured, comparisons, rows_of, summarise
 from tests.real_paper import cell_of, decoded, plain
@@ -60,6 +60,22 @@ def test_swept_arms_are_the_static_baseline() -> None:
     assert found["SP2ec", "static"]["other_controller"] == "arm:index=1"
     assert found["SP2ec", "static"]["ratio"] == pytest.approx(0.40 / 0.52)
     assert not found["SP2ec", "static"]["at_least_as_fast"]
+
+
+def test_variants_of_sp2ec_are_compared_with_it() -> None:
+    labels = {"SP2ec": "sp2ec", "SP2ec, kept": "ucbspec", "SP2ec again": "arm:index=3"}
+    found = comparisons([summarise(measured(controllers=labels))])
+    assert [(one["label"], one["against"]) for one in found] == [("SP2ec", "static"), ("SP2ec, kept", "SP2ec")]
+    assert found[1]["ratio"] == pytest.approx(0.52 / 0.89)
+
+
+def test_the_fastest_variants_stand_by_the_length_of_their_prompts() -> None:
+    rows = contexts(rows_of(measured()) + rows_of(measured(dataset="B"))).to_pylist()
+    assert [(row["dataset"], row["label"]) for row in rows] == [
+        (dataset, label) for dataset in ("A", "B") for label in ("static", "SP2ec", "UCBSpec")
+    ]
+    assert {row["prompt_len"] for row in rows} == {5.0}
+    assert rows[0]["controller"] == "arm:index=1"
 
 
 def test_pulls_are_counted_over_rounds_that_drafted() -> None:

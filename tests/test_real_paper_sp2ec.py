@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
+from analysis.results import read_results
 from real.builders.arm import Arm, ArmFile
 from real.interleave import Comparison
 from real.paper import cells
@@ -77,6 +78,7 @@ def test_every_arm_and_every_rule_has_a_row_in_the_same_words(tiny: Path, finish
         ("sp2ec-mat", {"acceptance"}, 1),
         ("sp2ec-pulls", {"pulls", "shares"}, 2),
         ("sp2ec-regret", {"regret", "regrets"}, 4),
+        ("sp2ec-context", {"contexts"}, 1),
     ],
 )
 def test_further_experiments_come_from_the_same_cells(
@@ -95,6 +97,7 @@ def test_further_experiments_come_from_the_same_cells(
     made = list(out.glob("*.png"))
     assert len(made) == pictures
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
+    assert set(read_results([out])) == {"run"}
 
 
 def test_pulls_are_those_of_the_rounds(tiny: Path, finished: Path, tmp_path: Path) -> None:

@@ -77,6 +77,18 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, Cell]]] = (
         },
     ),
     (
+        "contexts",
+        "By the length of prompts",
+        {
+            **METHOD,
+            "label": lambda row: row["label"],
+            "controller": lambda row: row["controller"],
+            "prompt tokens": lambda row: f"{row['prompt_len']:.0f}",
+            "eta": lambda row: f"{row['eta']:.2f}{spread(row['eta_ci95'], '.2f')}",
+            "tau": lambda row: f"{row['tau']:.2f}",
+        },
+    ),
+    (
         "shares",
         "Who pulled what",
         {

@@ -18,6 +18,7 @@ from real.compare import counted
 from real.paper.config import STATIC
 from real.paper.paired import compare
 from real.paper.summary import Measured, Row, Summary, place_of, rows_of, times_of
+from real.paper.tables import fastest
 
 TOP = 3  # arms beyond these are what the paper calls wasted pulls
 ARM = "arm:index="
@@ -82,6 +83,16 @@ def _accepted(group: Sequence[Summary]) -> Row:
 
 def _named(row: Row) -> Row:
     return {key: row[key] for key in ("method", "label", "controller", "tau", "eta")}
+
+
+def contexts(rows: Sequence[Row]) -> pa.Table:
+    """Speedup by the length of prompts, of every method's fastest variants; datasets differ in it."""
+    keys = ("target", "dataset", "temperature", "method", "label", "controller", "prompt_len", "tau", "eta", "eta_ci95")
+    found = []
+    for target, temperature in dict.fromkeys((row["target"], row["temperature"]) for row in rows):
+        mine = [row for row in rows if (row["target"], row["temperature"]) == (target, temperature)]
+        found += [{key: row[key] for key in keys} for row in fastest(mine).values()]
+    return pa.Table.from_pylist(found)
 
 
 def arm_order(rows: Sequence[Row]) -> list[int]:

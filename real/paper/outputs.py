@@ -6,7 +6,8 @@ Owns which experiment gives which files. All are made from the cells' folders, a
     OUT/rows.parquet       the rows
     OUT/EXPERIMENT.md      the table
     OUT/gains.parquet, lengths.parquet, deviations.parquet, breakdown.parquet, max_lengths.parquet, calibration.parquet,
-        pulls.parquet, shares.parquet, regret.parquet, regrets.parquet, acceptance.parquet
+        pulls.parquet, shares.parquet, regret.parquet, regrets.parquet, acceptance.parquet,
+        contexts.parquet
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from real.paper import figures
 from real.paper.arm_tables import sections
-from real.paper.arms import acceptance, points, pulls
+from real.paper.arms import acceptance, contexts, points, pulls
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
 from real.paper.regret import order, regrets
@@ -101,13 +102,15 @@ PER_CELL: Mapping[str, Callable[[Measured], dict[str, list[Row]]]] = {
     "figure4": lambda cell: {"calibration": figures.calibration(cell)},
     "figure5": _lengths,
     "sp2ec-pulls": _pulls,
+    "sp2ec-lengths": _pulls,
 }
-REGRET, MAT = "sp2ec-regret", "sp2ec-mat"
+REGRET, MAT, CONTEXT = "sp2ec-regret", "sp2ec-mat", "sp2ec-context"
 OVERALL: Mapping[str, Mapping[str, Callable[[Sequence[Row]], pa.Table]]] = {
     "figure1": {"gains": figures.gains},
     "figure3": {"breakdown": figures.breakdown},
     "figure4": {"max_lengths": figures.max_lengths},
     MAT: {"acceptance": points},
+    CONTEXT: {"contexts": contexts},
 }
 
 
@@ -140,8 +143,10 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
         "deviations": found.data.get("deviations", []),
         "depths": _by_depth(found.data.get("calibration", [])),
         "acceptance": acceptance(found.summaries) if config.experiment == MAT else [],
+        "contexts": contexts(rows).to_pylist() if config.experiment == CONTEXT else [],
         "shares": found.data.get("shares", []),
         "regrets": found.data.get("regrets", []),
+        "construction": found.data.get("construction", []),
         "orders": found.orders,
     }
     for name, table in tables.items():

@@ -126,6 +126,7 @@ def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
         "label": label,
         "controller": spelling,
         "prompts": len(runs),
+        "prompt_len": float(np.mean([run.decoded.prompt_len for run in runs])),
         "tokens": seen["tokens"],
         "rounds": seen["rounds"],
         "eta": seen["speedup"],
@@ -202,7 +203,8 @@ RIVALS = (
 
 def comparisons(cells: Sequence[Summary]) -> list[dict[str, Any]]:
     """`lambda` against LibraSpec and the best static length, LibraSpec against the latter, and of arms SP2ec against
-    UCBSpec and the best fixed arm, UCBSpec against the latter: at least as fast, and if not, what costs it.
+    UCBSpec and the best fixed arm, UCBSpec against the latter, variants of SP2ec against it: at least as fast, and if
+    not, what costs it.
 
     Cells of one method are variants of each other (tree budgets, say); each side is its fastest variant. They decoded
     the same prompts, each with plain decoding beside it.
@@ -211,8 +213,14 @@ def comparisons(cells: Sequence[Summary]) -> list[dict[str, Any]]:
     for one in cells:
         key = (one.cell.target, one.cell.dataset, one.cell.temperature, one.cell.method.name)
         groups.setdefault(key, []).append(one)
-    found = [_compared(group, *rivals) for group in groups.values() for rivals in RIVALS]
+    found = [_compared(group, *rivals) for group in groups.values() for rivals in (*RIVALS, *_variants(group))]
     return [one for one in found if one is not None]
+
+
+def _variants(cells: Sequence[Summary]) -> list[tuple[str, str]]:
+    """Labels such as `SP2ec, beta 1`, each with SP2ec's."""
+    labels = dict.fromkeys(row["label"] for one in cells for row in one.rows)
+    return [(label, SP2EC) for label in labels if label.startswith(f"{SP2EC}, ")]
 
 
 def _compared(cells: Sequence[Summary], label: str, against: str) -> dict[str, Any] | None:

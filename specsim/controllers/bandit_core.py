@@ -123,7 +123,7 @@ def bandit(
     """A controller over the arms of `setting`; `config` also fills the fields of `BanditParams` it names.
 
     With track=ewma the reset is off and `keep` follows from the half-life; elsewhere the half-life says nothing and is
-    left out of the config, which can be typed back as it stands.
+    left out of the config, which can be typed back as it stands. So is a `carry` of 0, which most bandits do not have.
     """
     fields = {"beta": 0.0, "scale": 0.0, "delta": 1.0, "reset": 0, "keep": 1.0}
     if config.get("track") == "ewma":
@@ -131,6 +131,8 @@ def bandit(
         config = {key: value for key, value in config.items() if key != "reset"}
     else:
         config = {key: value for key, value in config.items() if key != "halflife"}
+    if not config.get("carry"):
+        config = {key: value for key, value in config.items() if key != "carry"}
     params = BanditParams(
         arms=len(setting.arm_draft_s),
         draft_len=setting.draft_len,
@@ -144,6 +146,7 @@ def bandit(
         revise=revise_arm,
         update=update,
         initial=np.zeros(BLOCKS * params.arms + 1),
+        per_request="carry" not in config,
         **kwargs,
     )
 
@@ -169,6 +172,9 @@ TRACKING = {
     ),
     "halflife": Param(
         kind=float, default=256.0, low=1.0, doc="rounds in which an observation loses half its weight (track=ewma)"
+    ),
+    "carry": Param(
+        kind=bool, default=False, doc="1: what was observed goes on from request to request, in file order; 0: cleared"
     ),
 }
 RESET = Param(kind=int, default=0, low=0, high=10**9, doc="rounds after which all statistics are cleared, 0 never")
