@@ -143,6 +143,36 @@ class KVCache:
         return here, self._positions
 
 
+class Branches:
+    """The beginning of a cache as a batch of branches sees it, each of which goes on from there by itself.
+
+    Args:
+        cache: of one sequence.
+        length: tokens of it that they see. They append nothing.
+    """
+
+    is_compileable = False
+
+    def __init__(self, cache: KVCache, length: int) -> None:
+        self._cache, self._length = cache, length
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was cached, and behind it float[B, heads, new, head_dim] of the branches (library hook)."""
+        keys, values = self._cache._keys.get(layer_idx), self._cache._values.get(layer_idx)
+        return self._behind(keys, key_states), self._behind(values, value_states)
+
+    def _behind(self, held: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+        if held is None:
+            return states
+        return torch.cat([held[:, :, : self._length].expand(len(states), -1, -1, -1), states], dim=2)
+
+    def get_seq_length(self, layer_idx: int | None = None, **_: Any) -> int:
+        """Tokens before the branches' own."""
+        return self._length
+
+
 def causal_mask(new: int, past: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """bool[new, past + new]: new token i sees everything before it and itself."""
     columns = torch.arange(past + new, device=device)

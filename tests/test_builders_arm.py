@@ -83,8 +83,9 @@ def test_nested_families():
 
 @given(st.lists(ARMS, min_size=1, max_size=6, unique=True))
 def test_a_file_of_arms_reads_back(arms):
-    file = ArmFile("tiny", 60, "cossim", tuple(arms), {"fraction": 0.6})
-    assert ArmFile.from_json(json.loads(json.dumps(file.to_json())), where="here") == file
+    for told in ({}, {"share": 0.01}):
+        file = ArmFile("tiny", 60, "cossim", tuple(arms), {"fraction": 0.6}, told)
+        assert ArmFile.from_json(json.loads(json.dumps(file.to_json())), where="here") == file
 
 
 def test_saved_files_read_back(tmp_path: Path):
@@ -104,6 +105,7 @@ GOOD = {"schema": "real.arms/1", "target": "t", "n_layers": 8, "builder": "b", "
         ({"n_layers": True}, "n_layers is True"),
         ({"n_layers": 0}, "n_layers is 0"),
         ({"settings": []}, r"settings is \[\]"),
+        ({"construction": 3}, "construction is 3; allowed: a JSON object"),
         ({"arms": [3]}, r"arms\[0\] is 3"),
         ({"arms": []}, "none given"),
         ({"arms": ["3", "3"]}, r"arms\[1\]: '3' stands there twice"),

@@ -21,7 +21,7 @@ from real.builders.cossim import (
     usable_rows,
     warmup_importance,
 )
-from real.builders.similarity import importance, importance_rows
+from real.builders.similarity import importance_rows
 from specsim.errors import ConfigError
 
 
@@ -127,6 +127,11 @@ def test_the_probe_reads_the_boundary():
     assert boundary([], 0) is None
 
 
+def importance(before, after):
+    """Of one block, over all tokens."""
+    return importance_rows(torch.stack([before, after], dim=1)).mean()
+
+
 @given(st.integers(0, 99), st.floats(0.01, 100))
 def test_importance_is_a_distance_of_directions(seed, scale):
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
@@ -150,5 +155,6 @@ def test_rows_of_passes_are_importances_of_their_blocks():
     assert float(rows[1, 2]) == pytest.approx(0, abs=1e-6)
     for number, one in enumerate(states):
         for block in range(4):
-            want = float(importance(one[block : block + 1], one[block + 1 : block + 2]))
+            read, wrote = one[block], one[block + 1]
+            want = 1 - float(read @ wrote / (read.norm() * wrote.norm()))
             assert float(rows[number, block]) == pytest.approx(want, abs=1e-6)

@@ -117,11 +117,6 @@ def test_bad_settings_are_refused(layers, settings, message):
         search(layers, **settings)
 
 
-def test_a_given_start_must_suit_the_target():
-    with pytest.raises(ConfigError, match="no layer 9"):
-        Swift(8, SwiftSettings(), np.random.default_rng(0), start=Arm.blocks([9]))
-
-
 def test_matchness_and_ties():
     assert matchness([1, 2, 3, 4], [1, 0, 3, 0]) == 0.5
     assert largest([0.5, 0.9, 0.5, 0.5], 3) == [1, 0, 2]

@@ -181,7 +181,7 @@ def tree_checks(root: int, tokens: list[int], parents: list[int], expected: Case
 def block_importance(case: Case) -> Checks:
     import torch
 
-    from real.builders.similarity import importance
+    from real.builders.similarity import importance_rows
 
     parameters, inputs = case["parameters"], case["inputs"]
     state = torch.tensor(inputs["initial_states"], dtype=torch.float32)
@@ -193,7 +193,7 @@ def block_importance(case: Case) -> Checks:
             for matrices in ("attention_matrices", "mlp_matrices"):
                 state = state + state @ torch.tensor(inputs[matrices][block], dtype=torch.float32).T
         counts = block in measured and block not in parameters["removed_blocks"]
-        found.append(float(importance(before, state)) if counts else 0.0)
+        found.append(float(importance_rows(torch.stack([before, state], dim=1)).mean()) if counts else 0.0)
     yield near("importance", found, case["expected"]["importance"], case["tolerance"]["importance"])
 
 

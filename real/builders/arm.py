@@ -26,6 +26,7 @@ from specsim.paths import replace_file
 SCHEMA: Final = "real.arms/1"
 MOST_LAYERS: Final = 10_000  # more than any model has; a mistyped range should not fill the memory
 _KEYS: Final = ("schema", "target", "n_layers", "builder", "settings", "arms")
+_OPTIONAL: Final = ("construction",)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -188,6 +189,7 @@ class ArmFile:
         builder: what made them.
         settings: that builder's settings, as JSON values.
         arms: in the builder's order.
+        construction: what building them took and told, as JSON values (`real.arms`); empty: not known.
 
     Raises:
         ConfigError: no arm, one twice, or one that does not suit `n_layers`.
@@ -198,6 +200,7 @@ class ArmFile:
     builder: str
     arms: tuple[Arm, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    construction: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.arms:
@@ -216,6 +219,7 @@ class ArmFile:
             "builder": self.builder,
             "settings": self.settings,
             "arms": [str(arm) for arm in self.arms],
+            **({"construction": self.construction} if self.construction else {}),
         }
 
     @classmethod
@@ -233,17 +237,19 @@ class ArmFile:
             if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
                 found = document.get("schema") if isinstance(document, Mapping) else document
                 raise ConfigError(f'the schema is {found!r}; allowed: a JSON object with "schema": "{SCHEMA}"')
-            check_keys("arms file", document, _KEYS, _KEYS, strict=True)
-            for key, kind in (("target", str), ("builder", str), ("n_layers", int), ("settings", dict), ("arms", list)):
-                if not isinstance(document[key], kind) or isinstance(document[key], bool):
-                    raise ConfigError(f"{key} is {document[key]!r}; allowed: {_WORDS[kind]}")
+            check_keys("arms file", document, (*_KEYS, *_OPTIONAL), _KEYS, strict=True)
+            for key, kind in _KINDS.items():
+                value = document.get(key, kind())
+                if not isinstance(value, kind) or isinstance(value, bool):
+                    raise ConfigError(f"{key} is {value!r}; allowed: {_WORDS[kind]}")
             if not 1 <= document["n_layers"] <= MOST_LAYERS:
                 raise ConfigError(f"n_layers is {document['n_layers']}; allowed: 1..{MOST_LAYERS}")
             for number, text in enumerate(document["arms"]):
                 if not isinstance(text, str):
                     raise ConfigError(f"arms[{number}] is {text!r}; allowed: a spelling such as '9-14' or 'a3+m2,9'")
             arms = tuple(Arm.parse(text) for text in document["arms"])
-            return cls(document["target"], document["n_layers"], document["builder"], arms, document["settings"])
+            told = document["settings"], document.get("construction", {})
+            return cls(document["target"], document["n_layers"], document["builder"], arms, *told)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
 
@@ -251,7 +257,7 @@ class ArmFile:
         """Write the file; it replaces one of that name only once it is complete.
 
         Raises:
-            ConfigError: it cannot be written there, or the settings are no JSON.
+            ConfigError: it cannot be written there, or settings or construction are no JSON.
         """
         try:
             text = json.dumps(self.to_json(), allow_nan=False, indent=1)
@@ -261,6 +267,7 @@ class ArmFile:
             temporary.write_text(text + "\n", encoding="utf-8")
 
 
+_KINDS: Final = {"target": str, "builder": str, "n_layers": int, "settings": dict, "arms": list, "construction": dict}
 _WORDS: Final = {str: "a text", int: "a whole number", dict: "a JSON object", list: "a JSON list"}
 
 

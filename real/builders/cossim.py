@@ -58,6 +58,31 @@ def max_removed(n_layers: int, fraction: float | None = None) -> int:
     return min(int(fraction * n_layers), blocks)
 
 
+def layers_removed(n_layers: int, *, arms: int | None, fraction: float | None, zero_skip: bool) -> int:
+    """Most blocks an arm removes, for as many arms as are wanted or at most a fraction of the blocks.
+
+    Args:
+        n_layers: blocks of the target.
+        arms: how many, the zero-skip arm included; None: by `fraction`.
+        fraction: as for `max_removed`.
+        zero_skip: whether one of the arms leaves nothing out.
+
+    Raises:
+        ConfigError: too few blocks, more arms than there can be or none, or both given.
+    """
+    most = len(removable(n_layers)) + zero_skip
+    if arms is not None and fraction is not None:
+        raise ConfigError("cosSim: arms and fraction both say how many arms there are; give one of them")
+    if arms is not None and not 1 + zero_skip <= arms <= most:
+        raise ConfigError(
+            f"cosSim: {arms} arms; allowed: {1 + zero_skip}..{most}, of {n_layers} layers the two at either end stay"
+        )
+    removed = max_removed(n_layers, fraction) if arms is None else arms - zero_skip
+    if removed < 1:
+        raise ConfigError(f"cosSim: fraction {fraction:g} leaves out none of {n_layers} layers; take more")
+    return removed
+
+
 def mean_importance(rows: Rows) -> Rows | None:
     """float32[L] mean of float32[R, L] rows, in float32; None when there is no row."""
     return rows.mean(axis=0, dtype=np.float32) if len(rows) else None

@@ -21,18 +21,9 @@ def mean_cosine(states: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     return cosine_similarity(states.float(), others.float(), dim=-1, eps=EPS).mean(dim=-1)
 
 
-def importance(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """float32[]: 1 - the mean cosine between a block's input and its output (SP2ec's r_b, turned round).
-
-    Args:
-        before: float[T, H], what the block read at T positions.
-        after: float[T, H], what it wrote.
-    """
-    return 1 - mean_cosine(before, after)
-
-
 def importance_rows(states: torch.Tensor) -> torch.Tensor:
-    """float32[passes, L] importances of every block in passes over one token each.
+    """float32[passes, L] importances of every block in passes over one token each: 1 - the cosine between what it read
+    and what it wrote (SP2ec's r_b, turned round).
 
     Args:
         states: float[passes, L + 1, H], what entered each of the L blocks and what left the last one.

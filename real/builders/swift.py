@@ -10,7 +10,7 @@ score to `judge`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -35,7 +35,7 @@ class Optimiser(Protocol):
         """Take note of a measurement."""
         ...
 
-    def suggest(self) -> Sequence[float]:
+    def suggest(self) -> Iterable[float]:
         """The next point."""
         ...
 
@@ -111,7 +111,6 @@ class Swift:
         settings: see there.
         rng: draws the random sets.
         optimiser: makes an optimiser of so many coordinates; None: every set is random.
-        start: arm before the search; None: `initial_arm`.
 
     Attributes:
         arm: the one to draft with.
@@ -130,7 +129,6 @@ class Swift:
         rng: Draws,
         *,
         optimiser: Callable[[int], Optimiser] | None = None,
-        start: Arm | None = None,
     ) -> None:
         if n_layers < 3:
             raise ConfigError(f"SWIFT: the target has {n_layers} layers; allowed: at least 3")
@@ -138,12 +136,11 @@ class Swift:
         if self.count < 1:
             raise ConfigError(f"SWIFT: ratio {settings.ratio:g} leaves nothing out of {n_layers} layers; take more")
         self.n_layers, self.settings = n_layers, settings
-        self._rng, self._make, self._start = rng, optimiser, start or initial_arm(n_layers)
-        self._start.check(n_layers)
+        self._rng, self._make = rng, optimiser
         self._reset()
 
     def _reset(self) -> None:
-        self.arm, self.best = self._start, 0.0
+        self.arm, self.best = initial_arm(self.n_layers), 0.0
         self.trials = self.misses = 0
         self.searching = True
         self._optimiser = self._make(self.coordinates) if self._make else None

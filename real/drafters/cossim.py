@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from real.builders.arm import Arm
-from real.builders.cossim import Construction, Rows, boundary, max_removed, mean_importance, removable, usable_rows
+from real.builders.cossim import Construction, Rows, boundary, layers_removed, mean_importance, removable, usable_rows
 from real.builders.cossim import warmup_importance as mean_of_warmup
 from real.builders.similarity import importance_rows
 from real.cache import KVCache
@@ -70,17 +70,7 @@ class CossimArms(Family):
         warmup: str = TOKENS,
         probe: bool = True,
     ) -> None:
-        most = len(removable(blocks.n_layers)) + zero_skip
-        if arms is not None and share is not None:
-            raise ConfigError("self: arms and fraction both say how many arms there are; give one of them")
-        if arms is not None and not 1 + zero_skip <= arms <= most:
-            raise ConfigError(
-                f"self: {arms} arms; allowed: {1 + zero_skip}..{most}, of {blocks.n_layers} layers the two at either "
-                "end stay"
-            )
-        removed = max_removed(blocks.n_layers, share) if arms is None else arms - zero_skip
-        if removed < 1:
-            raise ConfigError(f"self: fraction {share:g} leaves out none of {blocks.n_layers} layers; take more")
+        removed = layers_removed(blocks.n_layers, arms=arms, fraction=share, zero_skip=zero_skip)
         if warmup not in WARMUPS:
             raise ConfigError(f"self: warmup is {warmup!r}; allowed: {', '.join(WARMUPS)}")
         self._blocks, self._removed, self._zero, self._probe = blocks, removed, zero_skip, probe

@@ -201,7 +201,7 @@ def _check_ways(options: Mapping[str, str]) -> None:
     if options.get("build", COSSIM) != COSSIM:
         raise ConfigError(
             f"self: build is {options['build']!r}; allowed: {COSSIM}. Arms made by other means come from a file, "
-            "self:arms=FILE"
+            "self:arms=FILE (python -m real.arms makes one)"
         )
     alone = sorted(set(options) & set(COSSIM_KEYS) - {"arms"})
     if "build" not in options and alone:

@@ -103,6 +103,16 @@ class SubBlocks:
             return self._mlp[number]
         return self._attention[number] if number in arm.mlp else self._layers[number]
 
+    def half(self, number: int) -> torch.nn.Module:
+        """Sub-block 2i, the attention of layer i, or 2i + 1, its MLP; called with states and what the layer is told."""
+        return (self._mlp if number % 2 else self._attention)[number // 2]
+
+    def predict(self, states: torch.Tensor) -> torch.Tensor:
+        """int64[B, T]: the most probable next tokens by float[B, T, H] states that left the last layer."""
+        head, norm = self.target.get_output_embeddings(), self.target.model.norm
+        # One by one: the logits of all branches at once would fill the memory.
+        return torch.stack([head(norm(one)).argmax(dim=-1) for one in states])
+
     def states(self, model: Any, arm: Arm, tokens: torch.Tensor, cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
         """A pass of an arm's model, and what went through it.
 
