@@ -53,6 +53,12 @@ NAN = float("nan")
         ),
         *((("datasets", "A", "requests"), value, r"datasets\.A\.requests is ") for value in (0, -1, True, 1.5, "3")),
         (("datasets", "A", "context"), 1, r"datasets\.A\.context is 1; allowed: a whole number, 2 or more"),
+        (("datasets", "A", "visual_tokens"), 0, r"datasets\.A\.visual_tokens is 0; allowed: a whole number, 1 or more"),
+        (
+            ("datasets", "A"),
+            {"data": "humaneval", "requests": 3, "context": 9, "visual_tokens": 9},
+            r"datasets\.A: context lengthens texts, visual_tokens bounds pictures; give one of them",
+        ),
         *((("pairs",), value, "pairs is .*allowed: a list") for value in ({}, [], None, "lab")),
         (("pairs",), ["lab"], r"pairs\[0\] is 'lab'; allowed: a mapping with target"),
         *((("pairs", 0, "target"), value, r"pairs\[0\]\.target is ") for value in ("", 3, None, ["t"], "\x00")),

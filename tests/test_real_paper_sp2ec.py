@@ -17,6 +17,7 @@ from real.interleave import Comparison
 from real.paper import cells
 from tests.real_paper import TEXTS, config, decisions, results, run
 from tests.real_tiny import save_tiny
+from tests.real_vision_files import save_questions, save_vision
 
 ARMS = ("", "2", "a2+m3", "2-3")
 RULES = {"SP2ec": "sp2ec", "UCBSpec": "ucbspec"}
@@ -133,6 +134,25 @@ def test_an_experiment_may_do_without_predictions(
     assert told["cell"] not in {path.name for path in (finished / "cells").iterdir()}
 
 
+def test_pictures_in_several_sizes_are_several_lengths_of_prompts(tmp_path: Path) -> None:
+    save_vision(tmp_path / "vlm", "qwen2_5_vl")
+    data = str(save_questions(tmp_path / "questions"))
+    sizes = {"small": 2, "large": 40}
+    skip = {"name": "skip", "drafter": "self:skip=1", "max_draft_len": 2, "static": [2], "predict": False}
+    document = config(
+        tmp_path,
+        experiment="sp2ec-context",
+        temperatures=[0],
+        max_new_tokens=6,
+        datasets={name: {"data": data, "requests": 4, "visual_tokens": most} for name, most in sizes.items()},
+        pairs=[{"target": str(tmp_path / "vlm"), "methods": [skip]}],
+    )
+    assert run(document, tmp_path / "run") == 0
+    rows = {row["dataset"]: row for row in pq.read_table(tmp_path / "run" / "contexts.parquet").to_pylist()}
+    assert rows["small"]["prompt_len"] < rows["large"]["prompt_len"]
+    assert results(tmp_path / "run")["differences"] == []
+
+
 def test_an_arm_that_is_not_there_is_named_before_anything_is_decoded(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,3 +164,7 @@ def test_an_arm_that_is_not_there_is_named_before_anything_is_decoded(
     document["pairs"][0]["methods"][0]["drafter"] = "self:arms=nowhere.json"
     assert run(document, tmp_path / "other") == 2
     assert "nowhere.json: cannot be read" in capsys.readouterr().err
+    document = experiment(tiny, "sp2ec-main")
+    document["datasets"]["Small"]["visual_tokens"] = 8
+    assert run(document, tmp_path / "third") == 2
+    assert "sees no pictures" in capsys.readouterr().err

@@ -40,7 +40,7 @@ from real.record import proposer_of
 from real.session import ANY_LATENCY, Session, build_for, make_drafter
 from real.target import Target
 from real.validation import PromptRun, Work, check_costs, check_predictable, frozen_calibration, frozen_trace
-from real.vision.load import prompt_for
+from real.vision.load import prompt_for, within
 from specsim.controllers import Controller
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
@@ -139,13 +139,16 @@ def _open_target(target: str, cells: Sequence[Cell], place: Path, console: Conso
     if config.threads:
         torch.set_num_threads(config.threads)
     loaded = load_target(target, dtype=config.dtype, device=config.device)
-    sessions: dict[tuple[str, int, str], tuple[Session, DrafterSpec]] = {}
+    sessions: dict[tuple[str, int, str, int | None], tuple[Session, DrafterSpec]] = {}
     opened = []
     for cell in cells:
-        key = (cell.method.drafter, cell.method.max_draft_len, cell.method.draft_sampling)
-        if key not in sessions:
-            sessions[key] = _session(loaded, target, *key)
-        opened.append(Open(cell=cell, work=_open_cell(cell, *sessions[key], place, console)))
+        drafting, most = (
+            (cell.method.drafter, cell.method.max_draft_len, cell.method.draft_sampling),
+            cell.visual_tokens,
+        )
+        if (*drafting, most) not in sessions:
+            sessions[*drafting, most] = _session(within(loaded, most), target, *drafting)
+        opened.append(Open(cell=cell, work=_open_cell(cell, *sessions[*drafting, most], place, console)))
     return opened
 
 
@@ -180,6 +183,7 @@ def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, con
         device=loaded.device,
         seed=config.seed,
         sample=sample,
+        visual_tokens=cell.visual_tokens,
     )
     settings = Settings(max_new_tokens=config.max_new_tokens, stop_ids=loaded.stop_ids, sample=sample, seed=config.seed)
     kept = {**cell.settings(), "controllers": spellings, "prompts": [prompt.id for prompt in prompts]}

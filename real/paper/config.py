@@ -57,11 +57,17 @@ class Dataset:
         requests: how many, drawn by seed.
         context: lengthen every prompt by others' texts before it to about so many tokens, without a thinking switch;
             None: as they are.
+        visual_tokens: most that the pictures of a prompt take together (`real.vision.pictures`); None: as they come.
     """
 
     data: str
     requests: int
     context: int | None = None
+    visual_tokens: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What names a cell; a bound on visual tokens only where there is one, as it came later."""
+        return {key: value for key, value in asdict(self).items() if key != "visual_tokens" or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +168,11 @@ class Cell:
         """The pair's."""
         return self.pair.target
 
+    @property
+    def visual_tokens(self) -> int | None:
+        """The dataset's bound."""
+        return self.config.datasets[self.dataset].visual_tokens
+
     def prompts(self) -> Dataset:
         """The dataset, with the pair's thinking mode."""
         found, thinking = self.config.datasets[self.dataset], self.pair.thinking
@@ -177,7 +188,7 @@ class Cell:
         drawn |= {} if self.method.predict else {"predict": False}
         return {
             "target": self.target,
-            "dataset": asdict(self.prompts()),
+            "dataset": self.prompts().to_json(),
             "temperature": self.temperature,
             "drafter": self.method.drafter,
             "max_draft_len": self.method.max_draft_len,

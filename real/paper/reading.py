@@ -78,6 +78,10 @@ def _dataset(value: Any, where: str) -> Dataset:
     _whole(given["requests"], f"{where}.requests", 1)
     if given.get("context") is not None:
         _whole(given["context"], f"{where}.context", 2)
+    if given.get("visual_tokens") is not None:
+        _whole(given["visual_tokens"], f"{where}.visual_tokens", 1)
+        if given.get("context") is not None:
+            raise ConfigError(f"{where}: context lengthens texts, visual_tokens bounds pictures; give one of them")
     return Dataset(**given)
 
 

@@ -31,7 +31,7 @@ class Encoder:
     """
 
     def __init__(self, model: VisionModel, tokenizer: Any, pictures: Pictures) -> None:
-        self._model, self._tokenizer, self._pictures = model, tokenizer, pictures
+        self._model, self._tokenizer, self.pictures = model, tokenizer, pictures
         self._start, self._end = (
             tokenizer.convert_ids_to_tokens(getattr(model.whole.config, name, None) or 0)
             for name in ("vision_start_token_id", "vision_end_token_id")
@@ -69,10 +69,10 @@ class Encoder:
     def _seen(self, prompt: Prompt, files: PictureFiles, images: Sequence[Image.Image]) -> Seen:
         try:
             if images:
-                return self._pictures.images(images)
+                return self.pictures.images(images)
             if files.frames:
-                return self._pictures.frames(open_pictures(files.frames), files.fps)
-            return self._pictures.images(open_pictures(files.images))
+                return self.pictures.frames(open_pictures(files.frames), files.fps)
+            return self.pictures.images(open_pictures(files.images))
         except ConfigError as error:
             raise ConfigError(f"prompt {prompt.id!r}: {error}") from error
 

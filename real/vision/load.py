@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,23 @@ def prompt_for(loaded: Loaded, prompt: Prompt) -> torch.Tensor | VisionPrompt:
     if isinstance(loaded, VisionLoaded):
         return loaded.encode(prompt)
     return encode(loaded.tokenizer, prompt).to(loaded.device)
+
+
+def within(loaded: Loaded, visual_tokens: int | None) -> Loaded:
+    """The same target, with another bound on what the pictures of a prompt take together; None: as it is.
+
+    Raises:
+        ConfigError: it sees no pictures.
+    """
+    if visual_tokens is None:
+        return loaded
+    if not isinstance(loaded, VisionLoaded):
+        raise ConfigError(
+            f"visual_tokens {visual_tokens}: target {loaded.name!r} sees no pictures; leave it out, or use a "
+            "vision-language target (docs/vision.md)"
+        )
+    pictures = loaded.encode.pictures.within(visual_tokens)
+    return replace(loaded, encode=Encoder(loaded.vision, loaded.tokenizer, pictures))
 
 
 def library_processor(name_or_path: str) -> Any:

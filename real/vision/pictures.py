@@ -70,6 +70,10 @@ class Pictures:
         self._frame_size, self._kind = frame_size, str(config.model_type)
         self._qwen = self._kind.startswith("qwen")
 
+    def within(self, most: int) -> Pictures:
+        """The same with another bound."""
+        return Pictures(self._config, self._processor, frame_size=self._frame_size, most=most)
+
     def images(self, pictures: Sequence[Image.Image]) -> Seen:
         """Images of any sizes, at least one.
 
