@@ -1,7 +1,8 @@
 """Time of a round's stages, without adding synchronisation to what is timed.
 
 Owns the two clocks: one reads the host's counter, the other records events on the GPU's stream and reads them after
-the round's own copy to the host. Knows nothing about decoding.
+the round's own copy to the host; and a stopwatch for work that is part of a round or of its preparation. Knows nothing
+about decoding.
 """
 
 from __future__ import annotations
@@ -87,6 +88,32 @@ def _event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
+
+
+class Stopwatch:
+    """Adds up what `with` blocks take by the host's counter.
+
+    Args:
+        device: wait for this device at both ends of a block, for work that is done there; None: work of the host.
+    """
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        self._waits, self._spent = device is not None and torch.device(device).type == "cuda", 0.0
+
+    def __enter__(self) -> None:
+        if self._waits:
+            torch.cuda.synchronize()
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._waits:
+            torch.cuda.synchronize()
+        self._spent += time.perf_counter() - self._began
+
+    def read(self) -> float:
+        """Seconds since it was read last; it begins at 0 again."""
+        spent, self._spent = self._spent, 0.0
+        return spent
 
 
 def clock_for(device: torch.device | str) -> Clock:

@@ -2,7 +2,7 @@
 
     OUT/run.json               configuration and provenance; `finished` when all prompts are there
     OUT/requests/00003.json    one prompt with every controller's output and rounds, the raw record
-    OUT/rounds.parquet         round log of all controllers, `run_id` is the controller's spelling
+    OUT/rounds.parquet         round log of all controllers, `run_id` is the controller's label (`Run.label`)
     OUT/outputs.jsonl          one line per prompt and controller
 
 Owns these files. The last two are made from the first ones, which stay. Knows nothing about models.
@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from real.drafters.base import Built
 from real.loop import Decoded, Round
+from real.reference import labelled
 from specsim.errors import ConfigError
 from specsim.passes import PassRecord
 from specsim.paths import replace_file
@@ -34,6 +36,7 @@ _COLUMNS = (
     *("round", "pos", "ctx_len", "arm", "drafted_len", "submitted_len", "accepted_len", "emitted_len", "draft_passes"),
     *("available_len", "scored_len", "forward_passes", "draft_s", "verify_s", "round_s"),
 )
+_SINCE = ("controller_s", "build_s")  # columns that folders of earlier versions do not have; 0 there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,11 @@ class Run:
     controller: str
     decoded: Decoded
     warmup: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in tables and logs, which says how drafts were verified if that was not live."""
+        return labelled(self.controller, self.decoded.verification)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +249,7 @@ def round_columns(number: int, run: Run, lane: int = 0) -> dict[str, Any]:
         for name in ROUND_LOG_SCHEMA.names
         if name not in ("run_id", "lane", "request", "warmup")
     }
-    return {"run_id": run.controller, "lane": lane, "request": number, "warmup": run.warmup, **columns}
+    return {"run_id": run.label, "lane": lane, "request": number, "warmup": run.warmup, **columns}
 
 
 def _output_line(request: Request, run: Run, text: str) -> dict[str, Any]:
@@ -250,6 +258,7 @@ def _output_line(request: Request, run: Run, text: str) -> dict[str, Any]:
         "request": request.number,
         "id": request.id,
         "controller": run.controller,
+        "verification": decoded.verification,
         "prompt_len": decoded.prompt_len,
         "tokens": decoded.output,
         "text": text,
@@ -257,6 +266,8 @@ def _output_line(request: Request, run: Run, text: str) -> dict[str, Any]:
         "rounds": len(decoded.rounds),
         "prefill_s": decoded.prefill_s,
         "decode_s": decoded.decode_s,
+        "controller_s": decoded.controller_s,
+        **decoded.built._asdict(),
     }
 
 
@@ -273,7 +284,10 @@ def _to_json(request: Request) -> dict[str, Any]:
                 "output": run.decoded.output,
                 "reason": run.decoded.reason,
                 "prefill_s": run.decoded.prefill_s,
-                "rounds": {name: [getattr(row, name) for row in run.decoded.rounds] for name in _COLUMNS},
+                "early_build_s": run.decoded.early_build_s,
+                "built": run.decoded.built._asdict(),
+                "mismatches": run.decoded.mismatches,
+                "rounds": {name: [getattr(row, name) for row in run.decoded.rounds] for name in _COLUMNS + _SINCE},
                 "q": [row.q.tolist() for row in run.decoded.rounds],
                 "records": [_record_to_json(row.record) for row in run.decoded.rounds],
             }
@@ -306,11 +320,10 @@ def _from_json(document: dict[str, Any]) -> Request:
 
 
 def _run_from_json(run: dict[str, Any]) -> Run:
+    columns = {name: run["rounds"][name] for name in (*_COLUMNS, *(name for name in _SINCE if name in run["rounds"]))}
     rows = [
-        Round(q=np.array(q, np.float32), record=_record_from_json(record), **dict(zip(_COLUMNS, values, strict=True)))
-        for q, record, *values in zip(
-            run["q"], run["records"], *(run["rounds"][name] for name in _COLUMNS), strict=True
-        )
+        Round(q=np.array(q, np.float32), record=_record_from_json(record), **dict(zip(columns, values, strict=True)))
+        for q, record, *values in zip(run["q"], run["records"], *columns.values(), strict=True)
     ]
     decoded = Decoded(
         prompt_len=run["prompt_len"],
@@ -318,5 +331,8 @@ def _run_from_json(run: dict[str, Any]) -> Run:
         reason=run["reason"],
         rounds=rows,
         prefill_s=run["prefill_s"],
+        built=Built(**run.get("built", {})),
+        early_build_s=run.get("early_build_s", 0.0),
+        mismatches=run.get("mismatches"),
     )
     return Run(controller=run["controller"], decoded=decoded, warmup=run["warmup"])

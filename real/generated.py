@@ -38,10 +38,13 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     Args:
         decoded: per row, its output, rounds and why it ended.
         settings: what was in force: do_sample, seed, processors with their parameters, drafter, controller.
+        times: sums over the rows, `prefill_s`, `decode_s`, `controller_s`, `build_s`, and the last two as shares of
+            `decode_s`; as in `real.results`.
     """
 
     decoded: tuple[Decoded, ...] | None = None
     settings: dict[str, Any] | None = None
+    times: dict[str, float] | None = None
 
 
 def pad_id(config: GenerationConfig, rows: int) -> int:
@@ -98,7 +101,15 @@ def output_of(
         logits=cast(Any, logits if config.output_logits else None),
         decoded=tuple(results),
         settings=facts,
+        times=_times(results),
     )
+
+
+def _times(results: Sequence[Decoded]) -> dict[str, float]:
+    """`SpeculativeOutput.times`."""
+    names = ("prefill_s", "decode_s", "controller_s", "build_s")
+    sums = {name: float(sum(getattr(result, name) for result in results)) for name in names}
+    return sums | {f"{name}_share": sums[f"{name}_s"] / sums["decode_s"] for name in ("controller", "build")}
 
 
 def _row_scores(target: Target, row: Row, result: Decoded, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:

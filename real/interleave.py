@@ -1,7 +1,7 @@
 """One prompt, every controller, in an order drawn anew for each prompt.
 
 Owns the order of a comparison: all controllers share the machine's drifts, and none always goes first. Plain decoding
-takes part like any other.
+takes part like any other, except that it goes first where its output is the others' reference.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from real.folder import Request, Run
 from real.loop import Decoded, Round, Settings, decode
+from real.reference import ASSISTED, LIVE, Reference
 from real.session import Session
 from real.vision.prompt import VisionPrompt
 from specsim.controllers import Controller
@@ -31,13 +32,22 @@ class Comparison:
         session: target and drafter.
         controllers: (spelling, controller) in the order of tables; `plain` uses no drafter.
         settings: of every decode.
+        verification: `live`, or `reference-assisted` by plain decoding's output, which then has to be among them
+            (`real.reference`).
 
     Attributes:
         lanes: the controllers with what they have learned, by spelling.
     """
 
-    def __init__(self, session: Session, controllers: Sequence[tuple[str, Controller]], settings: Settings) -> None:
-        self.session, self.settings = session, settings
+    def __init__(
+        self,
+        session: Session,
+        controllers: Sequence[tuple[str, Controller]],
+        settings: Settings,
+        *,
+        verification: str = LIVE,
+    ) -> None:
+        self.session, self.settings, self._assisted = session, settings, verification == ASSISTED
         self.lanes = {
             spelling: OnlineController(controller, seed=settings.seed) for spelling, controller in controllers
         }
@@ -45,11 +55,9 @@ class Comparison:
     def warm_up(self, prompt: torch.Tensor | VisionPrompt) -> tuple[Run, ...]:
         """A few tokens with every controller before anything counts, by copies that learn nothing from it."""
         short = replace(self.settings, max_new_tokens=min(WARMUP_TOKENS, self.settings.max_new_tokens))
-        runs = []
-        for spelling, lane in self.lanes.items():
-            twin = OnlineController(lane.controller, seed=lane.seed)
-            runs.append(Run(controller=spelling, decoded=self._decode(spelling, twin, prompt, short, 0), warmup=True))
-        return tuple(runs)
+        twins = [(name, OnlineController(lane.controller, seed=lane.seed)) for name, lane in self.lanes.items()]
+        found = self._decode_all(twins, prompt, short, 0)
+        return tuple(Run(controller=spelling, decoded=decoded, warmup=True) for spelling, decoded in found)
 
     def run(
         self,
@@ -68,14 +76,28 @@ class Comparison:
         """
         order = list(self.lanes.items())
         np.random.default_rng([self.settings.seed, number]).shuffle(order)
-        runs = [
-            Run(
-                controller=spelling,
-                decoded=self._decode(spelling, lane, prompt, self.settings, number, on_round),
-            )
-            for spelling, lane in order
-        ]
-        return Request(number=number, id=id, runs=tuple(runs))
+        found = self._decode_all(order, prompt, self.settings, number, on_round)
+        runs = tuple(Run(controller=spelling, decoded=decoded) for spelling, decoded in found)
+        return Request(number=number, id=id, runs=runs)
+
+    def _decode_all(
+        self,
+        order: Sequence[tuple[str, OnlineController]],
+        prompt: torch.Tensor | VisionPrompt,
+        settings: Settings,
+        number: int,
+        on_round: OnRound = lambda name, row: None,
+    ) -> list[tuple[str, Decoded]]:
+        """One decode after the other, in this order but for a reference's, which comes first."""
+        text: list[int] | None = None
+        found = []
+        for spelling, lane in sorted(order, key=lambda one: self._assisted and one[0] != PLAIN):
+            reference = None if text is None else Reference(text)
+            decoded = self._decode(spelling, lane, prompt, settings, number, on_round, reference)
+            if self._assisted and spelling == PLAIN:
+                text = decoded.output
+            found.append((spelling, decoded))
+        return found
 
     def _decode(
         self,
@@ -84,7 +106,8 @@ class Comparison:
         prompt: torch.Tensor | VisionPrompt,
         settings: Settings,
         number: int,
-        on_round: OnRound = lambda name, row: None,
+        on_round: OnRound,
+        reference: Reference | None,
     ) -> Decoded:
         drafter = self.session.plain if lane.controller.name == PLAIN else self.session.drafter
         return decode(
@@ -94,5 +117,6 @@ class Comparison:
             prompt,
             settings,
             request=number,
+            reference=reference,
             on_round=lambda row, tokens: on_round(spelling, row),
         )

@@ -29,8 +29,10 @@ import numpy.typing as npt
 import torch
 
 from real.clock import DRAFT, VERIFY, Clock, clock_for
-from real.drafters.base import Drafter
+from real.decisions import Decisions
+from real.drafters.base import Built, Drafter
 from real.draws import Draws, KeyedDraws
+from real.reference import ASSISTED, LIVE, Reference
 from real.target import Target
 from real.tree import paths, walk_greedy, walk_sampling, within
 from real.verify import Draft, Processor, Proposal, process, text_for, verify_greedy, verify_sampling
@@ -92,7 +94,9 @@ class Round:
             for drafters that report their passes, of which it counts every one.
         record: what those passes recorded, where the drafter reports it.
         q: float32[drafted_len] confidences the controller saw.
-        draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work and the controller's.
+        draft_s, verify_s, round_s: seconds; the rest of round_s is the loop's own work, and the two that follow.
+        controller_s: in the controller's functions; a controller is told of a round in the next one.
+        build_s: in making draft configurations (`Drafter.built`).
     """
 
     arm: int
@@ -112,11 +116,18 @@ class Round:
     draft_s: float = 0.0
     verify_s: float = 0.0
     round_s: float = 0.0
+    controller_s: float = 0.0
+    build_s: float = 0.0
 
     @property
     def overhead_s(self) -> float:
         """Seconds neither drafting nor verifying."""
         return max(0.0, self.round_s - self.draft_s - self.verify_s)
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds the controller is told: what the round costs when nothing has to be built."""
+        return self.round_s - self.build_s
 
 
 @dataclass(kw_only=True)
@@ -129,6 +140,10 @@ class Decoded:
         reason: why it ended: `stop` (end-of-text), `length`, `context` (the target's window is full) or `criterion`.
         rounds: what happened.
         prefill_s: seconds for the prompt, target and drafter.
+        built: what the drafter made of draft configurations.
+        early_build_s: its seconds before the first round, no part of prefill_s.
+        mismatches: where a reference decided (`real.reference`), output tokens in whose place the target would have
+            chosen another; None: the target decided.
     """
 
     prompt_len: int
@@ -136,11 +151,29 @@ class Decoded:
     reason: str = ""
     rounds: list[Round] = field(default_factory=list)
     prefill_s: float = 0.0
+    built: Built = field(default_factory=Built)
+    early_build_s: float = 0.0
+    mismatches: int | None = None
+
+    @property
+    def verification(self) -> str:
+        """`live` or `reference-assisted`."""
+        return LIVE if self.mismatches is None else ASSISTED
 
     @property
     def decode_s(self) -> float:
-        """Seconds of all rounds."""
-        return sum(r.round_s for r in self.rounds)
+        """Seconds of all rounds, and of what was built before the first."""
+        return self.early_build_s + sum(r.round_s for r in self.rounds)
+
+    @property
+    def controller_s(self) -> float:
+        """Of these seconds, those in the controller's functions."""
+        return sum(r.controller_s for r in self.rounds)
+
+    @property
+    def build_s(self) -> float:
+        """Of these seconds, those in making draft configurations."""
+        return self.built.build_s
 
 
 def check_pair(controller: Controller, drafter: Drafter) -> None:
@@ -184,6 +217,7 @@ def decode(
     request: int = 0,
     clock: Clock | None = None,
     draws: Draws | None = None,
+    reference: Reference | None = None,
     on_round: Callable[[Round, list[int]], None] = lambda row, tokens: None,
 ) -> Decoded:
     """Decode one request.
@@ -196,13 +230,17 @@ def decode(
         request: number of the request; with the seed, the key of its randomness.
         clock: default: the one for the target's device.
         draws: default: keyed by seed and request.
+        reference: of this prompt; decides in place of the target, see `real.reference`. Greedy decoding only.
         on_round: called after every round with it and the tokens it emitted, before the controller is told.
 
     Raises:
-        ConfigError: an empty prompt, one that does not fit the target's window, or a pair `check_pair` refuses.
+        ConfigError: an empty prompt, one that does not fit the target's window, a pair `check_pair` refuses, or a
+            reference for sampling, or one that is too short.
         NotFiniteError: logits of NaN or infinity.
     """
     check_pair(controller.controller, drafter)
+    if reference is not None and settings.sample:
+        raise ConfigError("a reference text decides in greedy decoding only: sampled, there is no one text to expect")
     ids = ids_of(prompt)
     _check_prompt(ids, target)
     clock = clock or clock_for(target.device)
@@ -217,19 +255,21 @@ def decode(
     drafter.start(ids, capacity, draws, settings.processors)
     controller.start_request(request)
     clock.start()
-    result.prefill_s = perf_counter() - started
+    result.early_build_s = drafter.built.build_s
+    result.prefill_s = perf_counter() - started - result.early_build_s
+    decisions = Decisions(controller)
     room = _room(text, result.output, settings, target)
     while not result.reason:
-        pos = len(result.output)
-        arm, want = controller.begin(pos, len(text))
-        draft, row = _draft(drafter, controller, arm, want, room, pos, clock, ids.device)
+        pos, built_s = len(result.output), drafter.built.build_s
+        arm, want = decisions.begin(pos, len(text))
+        draft, row = _draft(drafter, decisions, arm, want, room, pos, clock, ids.device)
         clock.enter()
         # A tree may be deeper than what can still become output.
         scored = within(draft.first(row.submitted_len), room)
         row.scored_len = len(scored.tokens)
         last = torch.tensor(text[-1:], device=ids.device)
         logits = target.score(torch.cat([last, scored.tokens]), scored.parents)
-        new, path = _verify(scored, logits, text, settings, draws, pos)
+        new, path = _verify(scored, logits, text, settings, draws, pos, reference)
         clock.leave(VERIFY)
         row.round, row.pos, row.ctx_len = len(result.rounds), pos, len(text)
         result.reason = _commit(new, text, settings)
@@ -241,15 +281,18 @@ def decode(
             result.reason = "length" if len(result.output) == settings.max_new_tokens else "context"
         row.accepted_len, row.emitted_len = len(new) - 1, len(new)
         row.draft_s, row.verify_s, row.round_s = clock.read()
+        row.controller_s, row.build_s = decisions.watch.read(), drafter.built.build_s - built_s
         result.rounds.append(row)
         on_round(row, new)
-        controller.update(row.accepted_len, row.round_s)
+        decisions.update(row.accepted_len, row.cost_s)
+    result.built = drafter.built
+    result.mismatches = None if reference is None else reference.mismatches
     return result
 
 
 def _draft(
     drafter: Drafter,
-    controller: OnlineController,
+    controller: Decisions,
     arm: int,
     want: int,
     room: int,
@@ -290,7 +333,13 @@ def _draft(
 
 
 def _verify(
-    draft: Draft, logits: torch.Tensor, text: list[int], settings: Settings, draws: Draws, pos: int
+    draft: Draft,
+    logits: torch.Tensor,
+    text: list[int],
+    settings: Settings,
+    draws: Draws,
+    pos: int,
+    reference: Reference | None,
 ) -> tuple[list[int], list[int] | None]:
     """Tokens the round yields, accepted draft tokens and one of the target's own; and the path of a tree's nodes."""
     scores = logits
@@ -299,7 +348,9 @@ def _verify(
         text_ids = text_for(settings.processors, text, logits.device)
         scores = process(settings.processors, text_ids, draft.tokens, logits, paths=before)
     path = None
-    if draft.parents is None:
+    if reference is not None:
+        new, path, unsound = reference.verdict(draft, scores, pos)
+    elif draft.parents is None:
         verdict = verify_sampling(draft, scores, draws, pos) if settings.sample else verify_greedy(draft, scores)
         # The round's one synchronisation but for the confidences of each draft pass.
         accepted, token, unsound, *tokens = torch.cat([verdict, draft.tokens]).tolist()

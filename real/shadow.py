@@ -1,8 +1,9 @@
 """Shadow replay: a real run's rounds fed back through the simulator's loop must give the same decisions.
 
 Owns the way from logged rounds to rows of `specsim.kernel` and the comparison. The replay is told what the drafter
-offered, the confidences, what was accepted and how many seconds each round took; what to draft and what to submit it
-has to find by itself. A difference means that loop and simulator do not run the same rule, or that the log was changed.
+offered, the confidences, what was accepted and what each round cost (its seconds less construction); what to draft and
+what to submit it has to find by itself. A difference means that loop and simulator do not run the same rule, or that
+the log was changed.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _rows(requests: Sequence[tuple[int, Sequence[Round]]], numbers: Sequence[int
         hint=np.full(len(logged), -1, np.int32),
         arm_accept=np.zeros((len(logged), 0), np.int16),
         arm_draft_s=np.zeros((len(logged), 0)),
-        measured_s=column("round_s", np.float64),
+        measured_s=column("cost_s", np.float64),
         passes=np.concatenate([_passes(row) for row in logged]),
     )
 

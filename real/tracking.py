@@ -26,6 +26,8 @@ from typing import Any
 import wandb
 
 from real.folder import Request, Run
+from real.interleave import PLAIN
+from real.reference import LIVE, labelled
 from real.results import Result, best_of
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
@@ -46,6 +48,8 @@ COLUMNS = (
     "verify_s",
     "overhead_s",
     "round_s",
+    "controller_s",
+    "build_s",
 )
 
 
@@ -200,7 +204,9 @@ class Tracker:
         if SWEEP in os.environ:
             return
         for spelling in controllers:
-            run = self._open("controller", spelling, {"controller": spelling})
+            verification = LIVE if spelling == PLAIN else self._config.get("verification", LIVE)
+            name, facts = labelled(spelling, verification), {"controller": spelling, "verification": verification}
+            run = self._open("controller", name, facts)
             run.define_metric(ROUND)
             run.define_metric("*", step_metric=ROUND)
             self._runs[spelling], self._counts[spelling] = run, _Count()
@@ -241,15 +247,15 @@ class Tracker:
         if not rows:
             return
         whole.log({"controllers": wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])})
-        for row in rows:
+        for result, row in zip(results, rows, strict=True):
             values = {key: value for key, value in row.items() if key != "controller" and value is not None}
-            whole.summary.update({f"{row['controller']}/{key}": value for key, value in values.items()})
-            if row["controller"] in self._runs:
-                self._runs[row["controller"]].summary.update(values)
+            whole.summary.update({f"{result.label}/{key}": value for key, value in values.items()})
+            if result.controller in self._runs:
+                self._runs[result.controller].summary.update(values)
         best = best_of(results)
         if best is not None:
             # What sweeps maximise.
-            whole.summary.update({"best_controller": best.controller, "best_speedup": best.speedup})
+            whole.summary.update({"best_controller": best.label, "best_speedup": best.speedup})
 
     def _log_latency(self, whole: wandb.Run, latency: LatencyModel) -> None:
         lengths = range(1, 1 + int(self._config.get("max_draft_len", 24)) + 1)
@@ -352,6 +358,7 @@ class _Count:
         self.seconds = 0.0
 
     def rows(self, number: int, run: Run) -> Iterator[dict[str, Any]]:
+        self.seconds += run.decoded.early_build_s
         for row in run.decoded.rounds:
             self.rounds += 1
             self.tokens += row.emitted_len

@@ -116,11 +116,44 @@ def test_p32_rounds_leave_no_gap(monkeypatch):
     monkeypatch.setattr(clocks.time, "perf_counter", lambda: float(next(ticks)))
     drafter, spelling = drafters()["token by token"]
     result = decoded(drafter, spelling, HostClock())
-    calls = [1 + 2 * (row.draft_s + row.verify_s) for row in result.rounds]  # enter and leave of stages, and read
+    # Beginning and end of stages and of the controller's functions, and the reading.
+    calls = [1 + 2 * (row.draft_s + row.verify_s + row.controller_s) for row in result.rounds]
     assert [row.round_s for row in result.rounds] == calls
     assert all(row.verify_s == 1.0 for row in result.rounds)
     assert {row.draft_s for row in result.rounds} > {1.0}
     assert result.decode_s == sum(calls)
+
+
+def test_the_controllers_time_is_that_in_its_functions(monkeypatch):
+    """By a counter that moves nowhere else; what follows a round's reading counts in the next one."""
+    now, told = [0.0], []
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: now[0])
+
+    class Slow(OnlineController):
+        def begin(self, *place):
+            now[0] += 1.0
+            return super().begin(*place)
+
+        def revise(self, *seen):
+            now[0] += 0.25
+            return super().revise(*seen)
+
+        def update(self, accepted, cost_s):
+            now[0] += 16.0
+            told.append(cost_s)
+            super().update(accepted, cost_s)
+
+    drafter, _ = drafters()["token by token"]
+    setting = Setting(block_len=1, max_draft_len=4, latency=LatencyModel.affine(c_s=0.01, b_s=0.1))
+    online = Slow(build("threshold:tau=0.03", setting), compiled=False)
+    target, settings = Target(tiny_llama(seed=3, spread=0.08)), Settings(max_new_tokens=20)
+    result = decode(target, drafter, online, prompt_ids(5), settings, clock=HostClock())
+    for row in result.rounds:
+        assert row.controller_s == row.round_s == row.overhead_s == row.cost_s
+        assert row.controller_s == 1.0 + 0.25 * row.drafted_len + 16.0 * (row.round > 0)
+    assert {row.drafted_len for row in result.rounds} > {0, 1}
+    assert told == [row.round_s for row in result.rounds]
+    assert result.controller_s == result.decode_s == now[0] - 16.0
 
 
 class Stream:

@@ -30,6 +30,7 @@ from tests.real_selfspec import LIVE, LooksAtCache, Reference, buffers, controll
 from tests.real_tiny import prompt_ids, tiny_llama, tiny_loaded  # noqa: E402
 
 LAYERS, TOKENS = 9, 24
+PUBLISHED: Any = {"warmup": "tokens", "probe": "1"}
 # Small steps from layer to layer, so that drafts without some of them are taken up to a point.
 SPREAD = 0.15
 
@@ -42,6 +43,13 @@ def blocks() -> SubBlocks:
 @functools.cache
 def plain(seed: int) -> list[int]:
     return plain_greedy(blocks().target, prompt_ids(seed), TOKENS)
+
+
+class SlowClock(FixedClock):
+    """Rounds so long that what is built in them, which is measured, does not change what arms are told to cost."""
+
+    def read(self) -> tuple[float, float, float]:
+        return 1e3, 1e3, 4e3
 
 
 class Watched(CossimArms):
@@ -65,7 +73,7 @@ def run(drafter: SelfDrafter, spelling: str, seed: int = 1, target: Target | Non
     online = OnlineController(controller_for(spelling, drafter), seed=3, compiled=False)
     asked = {"max_new_tokens": TOKENS, **asked}
     return decode(
-        target or Target(blocks().target), drafter, online, prompt_ids(seed), Settings(**asked), clock=FixedClock()
+        target or Target(blocks().target), drafter, online, prompt_ids(seed), Settings(**asked), clock=SlowClock()
     )
 
 
@@ -132,7 +140,7 @@ def independent(family: Watched, prompt: list[int], *, removed: int, zero_skip: 
 
 @pytest.mark.parametrize(("zero_skip", "tree"), [(False, True), (True, False)])
 def test_arms_are_those_of_importances_computed_apart(zero_skip: bool, tree: bool) -> None:
-    family = Watched(blocks(), arms=4 + zero_skip, zero_skip=zero_skip)
+    family = Watched(blocks(), arms=4 + zero_skip, zero_skip=zero_skip, **PUBLISHED)
     drafter, keeps = drafter_of(family, tree=tree), []
     found = set()
     for seed in (1, 2):
@@ -143,7 +151,7 @@ def test_arms_are_those_of_importances_computed_apart(zero_skip: bool, tree: boo
         assert apart.complete
         # Their rounds are the selector's first pulls.
         assert [row.arm for row in decoded.rounds][: family.size] == list(range(family.size))
-        assert family.preparatory == 0
+        assert family.built.preparatory == 0
         found.add(apart.family)
         keeps += kept
     assert len(found) > 1  # every prompt has arms of its own
@@ -164,7 +172,7 @@ def test_the_prompts_own_pass_can_take_the_place_of_the_warm_up() -> None:
         assert family.arms[0] == Arm.blocks([min(range(2, LAYERS - 2), key=change.__getitem__)])
     one = prompt_ids(1)[:1]
     online = OnlineController(controller_for("sp2ec", drafter), seed=3, compiled=False)
-    found = decode(Target(blocks().target), drafter, online, one, Settings(max_new_tokens=TOKENS), clock=FixedClock())
+    found = decode(Target(blocks().target), drafter, online, one, Settings(max_new_tokens=TOKENS), clock=SlowClock())
     assert found.output == plain_greedy(blocks().target, one, TOKENS)
     assert len(family.arms) == 4
 
@@ -173,7 +181,7 @@ def test_an_arm_not_yet_made_is_prepared_for_by_those_there_are() -> None:
     family = Watched(blocks(), arms=5)
     decoded = run(drafter_of(family), "arm:index=2")
     assert {row.arm for row in decoded.rounds} == {2}
-    assert family.preparatory == 2
+    assert family.built.preparatory == 2
     played = [arm.skipped() // 2 for _, arm, _, _ in family.rounds]
     assert played[:3] == [1, 2, 3]
     assert set(played[3:]) == {3}
@@ -184,17 +192,17 @@ def test_an_arm_not_yet_made_is_prepared_for_by_those_there_are() -> None:
 
 @pytest.mark.parametrize("tree", [False, True])
 def test_the_cache_stays_a_fresh_prefills(tree: bool) -> None:
-    """Warm-up and probe run behind and inside the committed text, and leave nothing."""
+    """Warm-up, probe and rebuilding run behind and inside the committed text, and leave nothing."""
     model = tiny_llama(layers=LAYERS, spread=SPREAD, seed=4).double()
     pieces = SubBlocks(model)
     target = LooksAtCache(model)
-    family = CossimArms(pieces, arms=5)
+    family = CossimArms(pieces, arms=5, rebuild=6, **PUBLISHED)
     drafter = SelfDrafter(pieces, family, name="cossim", max_draft_len=4, tree=tree)
     online = OnlineController(controller_for("sp2ec", drafter), seed=3, compiled=False)
-    decode(target, drafter, online, prompt_ids(1), Settings(max_new_tokens=TOKENS), clock=FixedClock())
+    decode(target, drafter, online, prompt_ids(1), Settings(max_new_tokens=TOKENS), clock=SlowClock())
     assert target.compared > 5
     assert target.gap < 1e-12 * max(1.0, target.scale)
-    assert len(family.arms) == 5
+    assert family.built.families == target.compared // 6 + 1 > 1
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -213,7 +221,7 @@ def test_a_cache_put_aside_comes_back_bit_for_bit(static: bool) -> None:
 
 
 def test_rounds_without_importances_end_the_construction() -> None:
-    family = CossimArms(blocks(), arms=5, probe=False)
+    family = CossimArms(blocks(), arms=5, probe="0")
     run(drafter_of(family, max_draft_len=1, arm_draft_len=1), "sp2ec")
     assert len(family.arms) == 1  # the only pass reads the last committed token, which does not count
     assert not family.building
@@ -236,7 +244,8 @@ def test_the_spelling_names_the_family() -> None:
     assert made.name == "self:build=cossim,fraction=0.4,zero=1,length=3,stop=0.5,probe=0,warmup=prompt"
     assert made.arm_costs == tuple(made.blocks.cost(Arm.blocks(range(2, 2 + k))) for k in range(4))
     bare = make("self:build=cossim")
-    assert (bare.family.size, bare.tap) == (2, None)  # half of the 5 that may go
+    assert (bare.family.size, bare.tap is None) == (2, False)  # half of the 5 that may go
+    assert make("self:build=cossim,warmup=tokens").tap is None
     for text, reason in (
         ("self:build=swift", "build is 'swift'; allowed: cossim"),
         ("self:build=cossim,skip=4", "name its arms in one way"),
@@ -248,7 +257,10 @@ def test_the_spelling_names_the_family() -> None:
         ("self:build=cossim,fraction=0.1", "leaves out none"),
         ("self:build=cossim,fraction=2", "fraction is '2'"),
         ("self:build=cossim,zero=yes", "zero is 'yes'; allowed: 0 or 1"),
-        ("self:build=cossim,warmup=none", "warmup is 'none'; allowed: tokens, prompt"),
+        ("self:build=cossim,warmup=none", "warmup is 'none'; allowed: prompt, tokens"),
+        ("self:build=cossim,probe=2", "probe is '2'; allowed: 0, 1, needed"),
+        ("self:build=cossim,arms=4,rebuild=4", "rebuild after 4 rounds; allowed: more than the 4"),
+        ("self:skip=4,rebuild=9", "rebuild belongs to build=cossim"),
     ):
         with pytest.raises(ConfigError, match=reason):
             make(text)
@@ -261,13 +273,14 @@ def test_greedy_output_is_plain_decodings_with_every_controller_of_arms(spelling
     if spelling.startswith("arm"):
         spelling = "arm:index=3"
     for cache, options, tree in (
-        ("dynamic", {"zero_skip": True}, False),
+        ("dynamic", {"zero_skip": True, **PUBLISHED}, False),
         ("static", {"warmup": "prompt"}, True),
-        ("dynamic", {"probe": False}, False),
+        ("dynamic", {"probe": "needed", "rebuild": 6}, True),
+        ("static", {"probe": "0", "rebuild": 7}, False),
     ):
         family = CossimArms(blocks(), arms=5, **options)
         drafter = drafter_of(family, tree=tree)
         found = run(drafter, spelling, target=Target(blocks().target, cache=cache))
         assert found.output == plain(1), options
         assert nested(family.arms)
-        assert family.build_s > 0
+        assert family.built.build_s > 0

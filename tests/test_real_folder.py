@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
+from real.drafters.base import Built
 from real.folder import REQUESTS, RUN, Request, Run, RunFolder
 from real.loop import Decoded, Round
 from specsim.errors import ConfigError
@@ -31,8 +33,12 @@ def kept(number: int) -> Request:
         draft_s=0.1,
         verify_s=1 / 3,
         round_s=0.5,
+        controller_s=1 / 7,
+        build_s=1 / 9,
     )
-    decoded = Decoded(prompt_len=5, output=[7, 8], reason="stop", rounds=[row], prefill_s=1e-3)
+    built = Built(build_s=1 / 8, arms=3, families=2, preparatory=1)
+    decoded = Decoded(prompt_len=5, output=[7, 8], reason="stop", rounds=[row], prefill_s=1e-3, built=built)
+    decoded.early_build_s = 1 / 11
     return Request(number=number, id="p", runs=(Run(controller="c", decoded=decoded, warmup=True),), lane=1)
 
 
@@ -42,7 +48,7 @@ def plain(request: Request) -> object:
     rows = [{name: getattr(row, name) for name in Round.__dataclass_fields__} for row in run.decoded.rounds]
     rows = [{**row, "q": (row["q"].dtype, row["q"].tolist())} for row in rows]
     decoded = run.decoded
-    facts = (decoded.prompt_len, decoded.output, decoded.reason, decoded.prefill_s, rows)
+    facts = {**vars(decoded), "rounds": rows}
     return request.number, request.id, request.lane, run.controller, run.warmup, facts
 
 
@@ -53,6 +59,19 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     again = RunFolder(tmp_path / "run", {"a": 1})
     assert again.done() == {0, 3}
     assert [plain(request) for request in again.load()] == [plain(kept(0)), plain(kept(3))]
+
+
+def test_prompts_kept_before_construction_was_recorded_are_read(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", {})
+    folder.save(kept(0))
+    file = tmp_path / "run" / REQUESTS / "00000.json"
+    document = json.loads(file.read_text())
+    (run,) = document["runs"]
+    del run["built"], run["early_build_s"], run["rounds"]["build_s"], run["rounds"]["controller_s"]
+    file.write_text(json.dumps(document))
+    (request,) = folder.load()
+    decoded = request.runs[0].decoded
+    assert (decoded.built, decoded.decode_s, decoded.controller_s) == (Built(), 0.5, 0.0)
 
 
 def test_a_prompt_that_cannot_be_read_is_named(tmp_path: Path) -> None:

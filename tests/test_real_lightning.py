@@ -284,7 +284,7 @@ def test_two_processes_decode_the_same_rounds_as_one(place: Path, finished: Path
     assert decisions(out) == decisions(finished)
     lanes = [json.loads(path.read_text())["lane"] for path in sorted(out.glob("requests/*.json"))]
     assert lanes == [0, 1, 0, 1, 0]
-    assert shown.count("static:length=3") == 1  # one table
+    assert shown.count("static:length=3") == 2  # two tables, shown once
     results = read_run(out)["results"]
     assert [result["prompts"] for result in results] == [5, 5, 5]
     tracked = read_all(out)

@@ -13,17 +13,18 @@ import torch
 from real.arms.opened import Opened
 from real.arms.spent import BOOKKEEPING, PASSES, SEARCH, Spent
 from real.builders.arm import Arm
-from real.builders.cossim import Rows
+from real.builders.cossim import Boundary, Rows
 from real.builders.knapspec import Schedule
 from real.builders.swift import Swift, matchness
 from real.cache import KVCache, forward
-from real.drafters.cossim import CossimArms
+from real.drafters.cossim import ALWAYS, CossimArms
 from real.drafters.family import Family, Observation
 from real.drafters.subblocks import SubBlocks
 
 
 class TimedCossim(CossimArms):
-    """cosSim's family, its passes counted apart from importances and decisions; arguments as there.
+    """cosSim's family with a probe in every round, as published; its passes are counted apart from importances and
+    decisions. Arguments as there.
 
     Args:
         spent: what is counted in.
@@ -32,7 +33,7 @@ class TimedCossim(CossimArms):
     def __init__(
         self, blocks: SubBlocks, spent: Spent, *, arms: int | None, share: float | None, zero_skip: bool, warmup: str
     ) -> None:
-        super().__init__(blocks, arms=arms, share=share, zero_skip=zero_skip, warmup=warmup)
+        super().__init__(blocks, arms=arms, share=share, zero_skip=zero_skip, warmup=warmup, probe=ALWAYS)
         self._spent = spent
 
     def look(self, prompt: torch.Tensor, cache: KVCache) -> None:
@@ -45,9 +46,9 @@ class TimedCossim(CossimArms):
         with self._spent.on(BOOKKEEPING):
             super().observe(seen)
 
-    def _probed(self, seen: Observation, kept: int, side: int | None) -> Rows | None:
+    def _probed(self, seen: Observation, place: Boundary) -> Rows:
         with self._spent.on(PASSES):
-            return super()._probed(seen, kept, side)
+            return super()._probed(seen, place)
 
     def _of_tokens(self, last: torch.Tensor) -> Rows | None:
         with self._spent.on(PASSES):

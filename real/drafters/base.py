@@ -7,13 +7,29 @@ knows nothing about controllers, verification or time, and contains no decode lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from real.draws import Draws
 from real.target import Loan, Tap
 from real.verify import Draft, Processor, Proposal
+
+
+class Built(NamedTuple):
+    """What a drafter has made of draft configurations for the request under way.
+
+    Args:
+        build_s: seconds spent on it so far, those before the first round included.
+        arms: configurations made.
+        families: how often it began from nothing; 0: its configurations were there before.
+        preparatory: rounds in which the controller asked for one not made yet, and another was played.
+    """
+
+    build_s: float = 0.0
+    arms: int = 0
+    families: int = 0
+    preparatory: int = 0
 
 
 class Drafter(Protocol):
@@ -38,6 +54,7 @@ class Drafter(Protocol):
         arm_costs: its draft configurations, in the order in which controllers number them: what a pass of each costs
             for every second of the target's own over one token, NaN where that is not known. Empty: nothing to choose.
         arm_draft_len: tokens a controller that chooses among them asks of any.
+        built: what was made of them for this request; the loop reads it after `start` and after every `commit`.
     """
 
     name: str
@@ -54,6 +71,7 @@ class Drafter(Protocol):
     loan: Loan | None = None
     arm_costs: tuple[float, ...] = ()
     arm_draft_len: int = 0
+    built: Built = Built()
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         """Begin a request.

@@ -27,7 +27,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     DDTREE: ("path", "budget", "limit"),
     FASTDLLM: ("path", "threshold", "block", "small", "dual"),
     EAGLE3: ("path", "tree", "depth", "topk"),
-    SELF: ("skip", "arms", "build", "fraction", "zero", "warmup", "probe", "length", "lengths", "stop", "tree"),
+    SELF: (
+        *("skip", "arms", "build", "fraction", "zero", "warmup", "probe", "rebuild"),
+        *("length", "lengths", "stop", "tree"),
+    ),
 }
 # Drafters that cannot do without one of their keys.
 NEEDED = {EARLY_EXIT: "layers", MODEL: "path", DFLASH: "path", DDTREE: "path", FASTDLLM: "path", EAGLE3: "path"}

@@ -11,17 +11,27 @@ goes next is `real.builders.cossim`'s matter, which rounds are played the contro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import Final
 
 import numpy as np
 import torch
 
 from real.builders.arm import Arm
-from real.builders.cossim import Construction, Rows, boundary, layers_removed, mean_importance, removable, usable_rows
+from real.builders.cossim import (
+    Boundary,
+    Construction,
+    Rows,
+    boundary,
+    layers_removed,
+    mean_importance,
+    removable,
+    usable_rows,
+)
 from real.builders.cossim import warmup_importance as mean_of_warmup
 from real.builders.similarity import importance_rows
 from real.cache import KVCache
+from real.clock import Stopwatch
+from real.drafters.base import Built
 from real.drafters.family import Family, Observation
 from real.drafters.options import fraction, whole
 from real.drafters.subblocks import SubBlocks
@@ -30,8 +40,10 @@ from specsim.errors import ConfigError
 
 NAME: Final = "cossim"
 TOKENS, PROMPT = "tokens", "prompt"
-WARMUPS: Final = (TOKENS, PROMPT)
-KEYS: Final = ("arms", "fraction", "zero", "warmup", "probe")
+WARMUPS: Final = (PROMPT, TOKENS)
+NEVER, ALWAYS, NEEDED = "0", "1", "needed"
+PROBES: Final = (NEVER, ALWAYS, NEEDED)
+KEYS: Final = ("arms", "fraction", "zero", "warmup", "probe", "rebuild")
 _PASSES: Final = 4  # of the warm-up: the first is never used, the three after it are averaged
 
 
@@ -47,13 +59,14 @@ class CossimArms(Family):
         arms: how many, the zero-skip arm included; None: as many as `share` allows.
         share: most layers left out, as a fraction of all; None: half of those that may be.
         zero_skip: whether arm 0 leaves nothing out.
-        warmup: `tokens` or `prompt`; a prompt of one token has no pass to look at and is warmed up by tokens.
-        probe: make the pass on the token at the boundary after every construction round.
+        warmup: `prompt` or `tokens`; a prompt of one token has no pass to look at and is warmed up by tokens.
+        probe: when to make a pass on the token at the boundary after a construction round: `1` always, `0` never,
+            `needed` where the round has no row otherwise. If a draft pass has read that token, its row is taken; it
+            looked back on keys and values of the draft's, as all rows but the probe's do.
+        rebuild: rounds after which arms are made anew, from the text as it is then; None: never within a prompt.
 
     Attributes:
-        arms: those made for this prompt, ascending by what they leave out.
-        build_s: seconds spent on this prompt so far: warm-up passes, importances, probes, decisions.
-        preparatory: rounds of this prompt that asked for an arm not yet made.
+        arms: those made for this prompt, or since the last rebuilding, ascending by what they leave out.
         building: whether there are arms to come.
 
     Raises:
@@ -67,14 +80,23 @@ class CossimArms(Family):
         arms: int | None = None,
         share: float | None = None,
         zero_skip: bool = False,
-        warmup: str = TOKENS,
-        probe: bool = True,
+        warmup: str = PROMPT,
+        probe: str = NEEDED,
+        rebuild: int | None = None,
     ) -> None:
         removed = layers_removed(blocks.n_layers, arms=arms, fraction=share, zero_skip=zero_skip)
         if warmup not in WARMUPS:
             raise ConfigError(f"self: warmup is {warmup!r}; allowed: {', '.join(WARMUPS)}")
-        self._blocks, self._removed, self._zero, self._probe = blocks, removed, zero_skip, probe
+        if probe not in PROBES:
+            raise ConfigError(f"self: probe is {probe!r}; allowed: {', '.join(PROBES)}")
         self.size = removed + zero_skip
+        if rebuild is not None and rebuild <= self.size:
+            raise ConfigError(
+                f"self: rebuild after {rebuild} rounds; allowed: more than the {self.size} in which the arms are made"
+            )
+        self._blocks, self._removed, self._zero = blocks, removed, zero_skip
+        self._probe, self._rebuild = probe, rebuild
+        self._watch = Stopwatch(blocks.target.device)
         # Of the layers that may go: what enters the first of them, and what leaves each.
         edges = range(removable(blocks.n_layers)[0] - 1, removable(blocks.n_layers)[-1] + 1)
         self.tap: Tap | None = make_tap(blocks.target, edges) if warmup == PROMPT else None
@@ -87,54 +109,81 @@ class CossimArms(Family):
         return tuple(cost(Arm.blocks(range(first, first + count))) for count in counts)
 
     def start(self, prompt: torch.Tensor) -> None:
-        self._construction = Construction(self._blocks.n_layers, span=(1, self._removed), zero_skip=self._zero)
-        self.arms: list[Arm] = []
-        self.build_s, self.preparatory, self.wants_states = 0.0, 0, False
-        self._played = -1
+        self.built = Built()
 
     def look(self, prompt: torch.Tensor, cache: KVCache) -> None:
-        started = perf_counter()
         self._cache = cache
-        importance = None if self.tap is None else self._of_prompt(self.tap)
-        if importance is None:
-            importance = self._of_tokens(prompt[-1:])
+        with self._watch:
+            importance = None if self.tap is None else self._of_prompt(self.tap)
+            if importance is None:
+                importance = self._of_tokens(prompt[-1:])
+            self._begin(importance)
+        self._report()
+
+    def _begin(self, importance: Rows | None) -> None:
+        """The first of new arms."""
+        self._construction = Construction(self._blocks.n_layers, span=(1, self._removed), zero_skip=self._zero)
+        self.arms: list[Arm] = []
+        self._played, self._rounds, self.wants_states = -1, 0, False
+        self._before = self.built.arms
         self._take(self._construction.begin(importance))
         if not self.arms:  # nothing to go by: too little room for the warm-up, or numbers that are not finite
             self.arms = [Arm()]
-        self.build_s += perf_counter() - started
+        self.built = self.built._replace(families=self.built.families + 1)
 
     def arm(self, number: int) -> Arm:
         newest = len(self.arms) - 1
         self._played = min(number, newest)
-        self.preparatory += number > newest
+        self.built = self.built._replace(preparatory=self.built.preparatory + (number > newest))
         self.wants_states = self.building and self._played == newest and self._construction.collects(newest)
         return self.arms[self._played]
 
     def observe(self, seen: Observation) -> None:
-        if seen.arm < 0 or self._played != len(self.arms) - 1 or not self.building:
+        self._rounds += 1
+        due = self._rounds == self._rebuild
+        if not due and (seen.arm < 0 or self._played != len(self.arms) - 1 or not self.building):
             return
-        started = perf_counter()
-        rows = np.zeros((0, self._blocks.n_layers), np.float32)
-        if seen.states is not None:
-            accepted = seen.committed[:-1]
-            kept = next((k for k, (a, b) in enumerate(zip(seen.drafted, accepted, strict=False)) if a != b), None)
-            kept = min(len(seen.drafted), len(accepted)) if kept is None else kept
-            side = accepted[kept] if kept < len(accepted) else None
-            rows = usable_rows(_rows(seen.states), kept, self._probed(seen, kept, side) if self._probe else None)
-        self._take(self._construction.observe(rows[np.isfinite(rows).all(axis=1)]))
-        self.wants_states = False
-        self.build_s += perf_counter() - started
+        with self._watch:
+            if due:
+                last = torch.tensor(seen.committed[-1:], device=self._blocks.target.device)
+                self._begin(self._of_tokens(last))
+            else:
+                rows = self._usable(seen)
+                self._take(self._construction.observe(rows[np.isfinite(rows).all(axis=1)]))
+                self.wants_states = False
+        self._report()
+
+    def _usable(self, seen: Observation) -> Rows:
+        """float32[R, L] of a construction round."""
+        if seen.states is None:
+            return np.zeros((0, self._blocks.n_layers), np.float32)
+        passes, accepted = _rows(seen.states), seen.committed[:-1]
+        kept = next((k for k, (a, b) in enumerate(zip(seen.drafted, accepted, strict=False)) if a != b), None)
+        kept = min(len(seen.drafted), len(accepted)) if kept is None else kept
+        side = accepted[kept] if kept < len(accepted) else None
+        place = None if self._probe == NEVER else boundary(seen.drafted, kept, side)
+        if place is None:
+            return usable_rows(passes, kept, None)
+        if self._probe == ALWAYS:
+            return usable_rows(passes, kept, self._probed(seen, place))
+        if side is None and place.before + 1 < len(passes):
+            return usable_rows(passes, kept, passes[place.before + 1])
+        rows = usable_rows(passes, kept, None)
+        return rows if len(rows) else usable_rows(passes, kept, self._probed(seen, place))
+
+    def _report(self) -> None:
+        """What was made, and the seconds since the last report."""
+        before = self.built
+        made = self._before + len(self.arms)
+        self.built = before._replace(build_s=before.build_s + self._watch.read(), arms=made)
 
     def _take(self, arm: Arm | None) -> None:
         if arm is not None:
             self.arms.append(arm)
         self.building = arm is not None and not self._construction.complete
 
-    def _probed(self, seen: Observation, kept: int, side: int | None) -> Rows | None:
+    def _probed(self, seen: Observation, place: Boundary) -> Rows:
         """float32[L] of the arm's pass on the token at the boundary; the cache is as it was afterwards."""
-        place = boundary(seen.drafted, kept, side)
-        if place is None:
-            return None
         arm = self.arms[self._played]
         token = torch.tensor([place.token], device=self._blocks.target.device)
         with self._cache.aside(self._cache.length - (len(seen.committed) - 1 - place.before)):
@@ -170,20 +219,21 @@ def _rows(states: torch.Tensor) -> Rows:
 
 
 def cossim_arms(options: Mapping[str, str], blocks: SubBlocks) -> CossimArms:
-    """The family of `self:build=cossim[,arms=K or fraction=0.6][,zero=1][,warmup=tokens|prompt][,probe=1]`.
+    """The family of `self:build=cossim[,arms=K or fraction=0.6][,zero=1][,warmup=prompt|tokens]
+    [,probe=needed|1|0][,rebuild=512]`.
 
     Raises:
         ConfigError: an option that is not allowed.
     """
-    switches = {"zero": "0", "probe": "1"} | {key: options[key] for key in ("zero", "probe") if key in options}
-    for key, value in switches.items():
-        if value not in ("0", "1"):
-            raise ConfigError(f"self: {key} is {value!r}; allowed: 0 or 1")
+    zero = options.get("zero", "0")
+    if zero not in ("0", "1"):
+        raise ConfigError(f"self: zero is {zero!r}; allowed: 0 or 1")
     return CossimArms(
         blocks,
         arms=whole("self", "arms", options["arms"], high=blocks.n_layers + 1) if "arms" in options else None,
         share=fraction("self", "fraction", options["fraction"]) if "fraction" in options else None,
-        zero_skip=switches["zero"] == "1",
-        warmup=options.get("warmup", TOKENS),
-        probe=switches["probe"] == "1",
+        zero_skip=zero == "1",
+        warmup=options.get("warmup", PROMPT),
+        probe=options.get("probe", NEEDED),
+        rebuild=whole("self", "rebuild", options["rebuild"], high=10**9) if "rebuild" in options else None,
     )

@@ -13,6 +13,7 @@ import torch
 
 from real.builders.arm import Arm
 from real.cache import KVCache
+from real.drafters.base import Built
 from real.target import Tap
 
 
@@ -41,12 +42,14 @@ class Family(Protocol):
         wants_states: whether `Observation.states` is to be filled; asked again in every round, after `arm`.
         tap: hidden states of the target that it reads; None: it reads none.
         lengths: most tokens that each arm drafts; empty: all as many as they are asked for.
+        built: of the request under way, in families that make arms; its seconds are reported apart.
     """
 
     size: int
     wants_states: bool = False
     tap: Tap | None = None
     lengths: tuple[int, ...] = ()
+    built: Built = Built()
 
     def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
         """What `cost` gives for each arm, NaN where that is not known beforehand."""

@@ -24,7 +24,7 @@ import torch
 from real.branches import greedy_choice
 from real.builders.arm import Arm, cost_order, read_arms
 from real.cache import forward
-from real.drafters.base import Drafter
+from real.drafters.base import Built, Drafter
 from real.drafters.cossim import KEYS as COSSIM_KEYS
 from real.drafters.cossim import NAME as COSSIM
 from real.drafters.cossim import cossim_arms
@@ -89,6 +89,10 @@ class SelfDrafter(Drafter):
             self.depth, self.max_scored_len = max_draft_len, MOST_CANDIDATES * max_draft_len
         self.arm_costs, self.tap = family.costs(blocks.cost), family.tap
         self._shortened = lru_cache(SHORTENED)(blocks.model)
+
+    @property
+    def built(self) -> Built:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.family.built
 
     def start(self, prompt: torch.Tensor, capacity: int, draws: Draws, processors: Sequence[Processor]) -> None:
         self._last = prompt[-1:]

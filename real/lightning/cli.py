@@ -18,7 +18,7 @@ from real.lightning.progress import ProgressLines
 from real.lightning.record import Recorder
 from real.lightning.track import WandbTracker
 from real.parser import TRAINER_DEFAULTS, OneLineParser, trainer_refusals
-from real.results import results_table
+from real.results import results_table, times_table
 
 _UNUSED = {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose", "return_predictions"}
 
@@ -83,5 +83,6 @@ class RunCLI(LightningCLI):
         console = Console()
         if self.model.results:
             console.print(results_table(self.model.results, greedy=self.model.greedy))
+            console.print(times_table(self.model.results))
         state = "rounds.parquet, outputs.jsonl, run.json" if folder.finished else "not finished"
         console.print(f"{folder.path}: {state}", markup=False, highlight=False, soft_wrap=True)

@@ -29,6 +29,7 @@ from real.lightning.zero import from_zero
 from real.loop import Settings
 from real.models import SMOLLM2
 from real.recall import recall
+from real.reference import ASSISTED, LIVE, VERIFICATIONS
 from real.results import FIELDS, Result, results_of, sums_of
 from real.session import Session, open_session
 from real.trace_latency import measure_latency
@@ -40,7 +41,10 @@ from specsim.latency import LatencyModel, load_latency
 from specsim.replay import load_plugin
 
 REPEATS = 7  # half of what the command measures: a start should not take long
-METRICS = ("speedup", "speedup_mean_of_ratios", "tau", "tokens_per_s", "submitted_len", "acceptance_rate", "different")
+METRICS = (
+    *("speedup", "speedup_mean_of_ratios", "tau", "tokens_per_s", "submitted_len", "acceptance_rate", "different"),
+    *("controller_share", "build_share", "mismatches"),
+)
 
 
 class DecodeModule(LightningModule):
@@ -64,6 +68,8 @@ class DecodeModule(LightningModule):
         visual_tokens: most visual tokens of a prompt's pictures, for vision-language targets; as many as they have when
             not given.
         seed: of all randomness of decoding.
+        verification: live, or reference-assisted, where plain decoding's output decides what is accepted and the
+            target's passes only take their time (`real.reference`); temperature 0 only.
         plugins: Python files that register further controllers.
 
     Attributes:
@@ -90,6 +96,7 @@ class DecodeModule(LightningModule):
         cache: str = "dynamic",
         visual_tokens: int | None = None,
         seed: int = 0,
+        verification: str = LIVE,
         plugins: list[str] = [],  # noqa: B006
     ) -> None:
         super().__init__()
@@ -116,6 +123,8 @@ class DecodeModule(LightningModule):
         }
         if visual_tokens is not None:
             self.choices["visual_tokens"] = visual_tokens
+        if _checked(verification, temperature) != LIVE:  # no key elsewhere: folders of earlier versions go on
+            self.choices["verification"] = verification
         # Made here so that a wrong number is refused before anything is loaded.
         self.settings = Settings(
             max_new_tokens=max_new_tokens, sample=not self.greedy, processors=self.processors, seed=seed
@@ -157,7 +166,12 @@ class DecodeModule(LightningModule):
             )
         built = self.session.controllers(self.controllers, self.latency)
         settings = replace(self.settings, stop_ids=self.session.loaded.stop_ids)
-        self.comparison = Comparison(self.session, list(zip(self.controllers, built, strict=True)), settings)
+        self.comparison = Comparison(
+            self.session,
+            list(zip(self.controllers, built, strict=True)),
+            settings,
+            verification=chosen.get("verification", LIVE),
+        )
         self.results, self._warm = [], False
         self._sums = torch.zeros_like(self._sums)
 
@@ -183,7 +197,7 @@ class DecodeModule(LightningModule):
             for name in METRICS:
                 if values[name] is not None:
                     # Equal in every process already; said so that Lightning does not warn.
-                    self.log(f"{result.controller}/{name}", float(values[name]), sync_dist=True)
+                    self.log(f"{result.label}/{name}", float(values[name]), sync_dist=True)
 
     def on_predict_epoch_end(self) -> None:
         self._close()
@@ -267,6 +281,17 @@ def _processors(temperature: float, top_k: int, top_p: float) -> list[Any]:
             raise ConfigError("model.top_k and model.top_p need sampling; set model.temperature above 0 or leave them")
         return []
     return sampling_processors(temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+def _checked(verification: str, temperature: float) -> str:
+    if verification not in VERIFICATIONS:
+        raise ConfigError(f"model.verification {verification!r}: allowed: {', '.join(VERIFICATIONS)}")
+    if verification == ASSISTED and temperature > 0:
+        raise ConfigError(
+            f"model.verification {ASSISTED} at model.temperature {temperature}: sampled, there is no one text to "
+            f"expect; set model.temperature 0, or model.verification {LIVE}"
+        )
+    return verification
 
 
 def _measured(session: Session, max_draft_len: int, cache: str, seed: int) -> LatencyModel:

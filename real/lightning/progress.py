@@ -67,4 +67,4 @@ def _line(request: Request, controllers: list[str]) -> str:
     results = results_of(sums_of(request, controllers), controllers)
     best, seconds = best_of(results), sum(result.decode_s for result in results)
     text = f"{request.id}: {results[0].tokens} tokens, {len(results)} controllers in {seconds:.1f} s"
-    return text if best is None else f"{text}, fastest {best.controller} {best.speedup:.2f}x"
+    return text if best is None else f"{text}, fastest {best.label} {best.speedup:.2f}x"
