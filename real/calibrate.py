@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from real.arm_costs import ARMS, check_arms, fit_arms
 from real.clock import DRAFT, VERIFY, Clock, clock_for
 from real.drafters.base import Drafter
-from real.measure import Sample, lengths_up_to, measure
+from real.measure import Sample, lengths_up_to, measure, similar_contexts
 from real.models import Loaded
 from real.target import Target
 from specsim.errors import ConfigError
@@ -39,7 +40,6 @@ from specsim.latency.measurements import Measurements
 from specsim.passes import PASSES_PER_BLOCK
 
 TOLERANCE = 0.05
-CONTEXT_STEP = 64
 NO_FIRST = 0.02  # of a pass
 
 
@@ -116,7 +116,9 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
-def fit(samples: Sequence[Sample], provenance: Mapping[str, Any], *, arms: bool = False) -> FitReport:
+def fit(
+    samples: Sequence[Sample], provenance: Mapping[str, Any], *, arms: Sequence[str] | None = None, draft_len: int = 0
+) -> FitReport:
     """The latency model of these rounds: medians, form chosen on held-out error, context term where it shows.
 
     Three exceptions, which the provenance names. A context term that comes out negative is noise and left out. When a
@@ -127,15 +129,18 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any], *, arms: bool 
     Args:
         samples: measured rounds.
         provenance: what else the model's says.
-        arms: the drafter has several configurations. A trace of them holds the seconds of whole drafts, so nothing of a
-            draft's cost is put into verify.
+        arms: spellings of the drafter's configurations, if it has several (none: they are made while it decodes). The
+            seconds of their drafts are in the provenance (`real.arm_costs`), so nothing of a draft's cost is put into
+            verify.
+        draft_len: tokens of a whole draft of an arm.
 
     Raises:
         ConfigError: too few lengths, or longer passes were measurably faster: the machine was not quiet.
     """
     costs = draft_costs(samples)
-    if arms:
-        costs = replace(costs, first_s=0.0, catch_up_s=0.0, acceptance=0.0)
+    if arms is not None:
+        first = draft_costs([sample for sample in samples if sample.arm <= 0])
+        costs = replace(costs, pass_s=first.pass_s, first_s=0.0, catch_up_s=0.0, acceptance=0.0)
     details: dict[str, Any] = {
         **provenance,
         "rounds_measured": len(samples),
@@ -147,7 +152,9 @@ def fit(samples: Sequence[Sample], provenance: Mapping[str, Any], *, arms: bool 
         details |= {"first_s": costs.first_s, "verify": details["verify"] + ", and first_s"}
     if costs.per_block is not None:
         details[PASSES_PER_BLOCK] = costs.per_block
-    ctx_len = _grouped(np.array([sample.ctx_len for sample in samples], np.float64))
+    if arms:
+        details[ARMS] = fit_arms(samples, arms, draft_len)
+    ctx_len = similar_contexts([sample.ctx_len for sample in samples])
     measured = Measurements(
         s=np.array([sample.s for sample in samples], np.float64),
         time_s=np.array([one.verify_s + costs.after_verifying_s(one.s) for one in samples], np.float64),
@@ -206,15 +213,6 @@ def _fit(measured: Measurements, options: dict[str, Any]) -> FitReport:
     return report
 
 
-def _grouped(ctx_len: np.ndarray) -> np.ndarray:
-    """Context lengths replaced by the mean of their group of similar ones, so that a group has a median."""
-    groups = np.round(ctx_len / CONTEXT_STEP)
-    grouped = ctx_len.copy()
-    for group in np.unique(groups):
-        grouped[groups == group] = ctx_len[groups == group].mean()
-    return grouped
-
-
 def misses(report: FitReport) -> list[tuple[int, float, float]]:
     """(s, measured seconds, modelled seconds) of lengths that the model misses by more than `TOLERANCE`.
 
@@ -271,7 +269,8 @@ def calibrate(
         "repeats": repeats,
         "clock_s": clock_cost_s(loaded.device),
     }
-    return fit(samples, machine(loaded, drafter) | more, arms=len(drafter.arm_costs) > 1)
+    arms = drafter.arm_names if len(drafter.arm_costs) > 1 else None
+    return fit(samples, machine(loaded, drafter) | more, arms=arms, draft_len=drafter.arm_draft_len)
 
 
 def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:
@@ -288,7 +287,7 @@ def machine(loaded: Loaded, drafter: Drafter) -> dict[str, Any]:
 
 
 def check_machine(model: LatencyModel, loaded: Loaded, drafter: Drafter, *, where: str) -> None:
-    """Refuse a calibration of another machine, precision or pair of models, or one of shorter drafts.
+    """Refuse a calibration of another machine, precision or pair of models, or one of shorter drafts or fewer arms.
 
     Raises:
         ConfigError: the first key of the provenance that differs.
@@ -311,6 +310,7 @@ def check_machine(model: LatencyModel, loaded: Loaded, drafter: Drafter, *, wher
                 f"{where}: was calibrated with {key} {model.provenance.get(key)!r}, this run has {here[key]!r}; "
                 "calibrate again on this machine with the same options (python -m real.calibrate)"
             )
+    check_arms(model, drafter, where=where)
 
 
 def clock_cost_s(device: str, rounds: int = 200) -> float:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from real.data import load_prompts
-from real.measure import most_new_tokens
+from real.measure import arms_to_measure, most_new_tokens
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded
 from real.options import SEED
 from real.session import open_session
@@ -30,7 +30,14 @@ DEFAULT_CONTEXTS = (64, 192, 448)
 
 
 def calibration_texts(
-    loaded: Loaded, dataset: str, lengths: Sequence[int], *, seed: int, max_draft_len: int, depth: int | None = None
+    loaded: Loaded,
+    dataset: str,
+    lengths: Sequence[int],
+    *,
+    seed: int,
+    max_draft_len: int,
+    depth: int | None = None,
+    arms: int = 0,
 ) -> list[torch.Tensor]:
     """Prompts of given lengths: prompts of a dataset one after the other, cut on the left, so that each ends as one.
 
@@ -40,7 +47,7 @@ def calibration_texts(
         lengths: tokens of each text; those the window does not allow are shortened.
         seed: of the order.
         max_draft_len: longest draft that will be measured.
-        depth: as in `most_new_tokens`.
+        depth, arms: as in `most_new_tokens`.
 
     Raises:
         ConfigError: a length below 2, a window too short to measure in at all, or prompts with pictures.
@@ -48,7 +55,7 @@ def calibration_texts(
     if min(lengths) < 2:
         raise ConfigError(f"--context {min(lengths)}: allowed: 2 or more tokens")
     window = getattr(loaded.model.config, "max_position_embeddings", None)
-    most = max(lengths) if window is None else window - most_new_tokens(max_draft_len, depth)
+    most = max(lengths) if window is None else window - most_new_tokens(max_draft_len, depth, arms)
     if most < 2:
         raise ConfigError(
             f"the target's window of {window} tokens is too short to measure drafts of {max_draft_len}; lower "
@@ -118,7 +125,13 @@ def main(
     session = open_session(target, drafter, dtype=dtype, device=device, max_draft_len=max_draft_len)
     longest = session.drafter.max_draft_len or max_draft_len  # of a tree its nodes
     texts = calibration_texts(
-        session.loaded, dataset, contexts, seed=seed, max_draft_len=longest, depth=session.drafter.depth
+        session.loaded,
+        dataset,
+        contexts,
+        seed=seed,
+        max_draft_len=longest,
+        depth=session.drafter.depth,
+        arms=arms_to_measure(session.drafter),
     )
     report = measure_latency(
         session.loaded,

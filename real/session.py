@@ -81,10 +81,6 @@ class Session:
     drafter: Drafter
     plain: Drafter
 
-    def setting(self, latency: LatencyModel) -> Setting:
-        """What controllers of lengths are built from."""
-        return setting_of(self.drafter, latency)
-
     def controllers(self, spellings: list[str] | tuple[str, ...], latency: LatencyModel) -> list[Controller]:
         """Controllers from their command-line spellings, in order.
 

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 
+from real.arm_costs import arm_seconds
 from real.calibrate import calibrate, misses
 from real.drafters.base import Drafter
 from real.drafters.choose import DrafterSpec
-from real.measure import most_new_tokens
+from real.measure import arms_to_measure, most_new_tokens
 from real.models import Loaded
 from real.progress import Steps
 from real.session import make_drafter
@@ -71,6 +72,10 @@ def _lines(report: FitReport, max_draft_len: int) -> list[str]:
         f"accepted to its end (acceptance {details['acceptance']:.2f}), expected in verify(2) and up; "
         f"{details.get('first_s', 0.0) * 1e3:.2f} ms per draft, in verify(2) and up",
         f"the loop's own work {model.overhead_s * 1e6:.0f} us per round, timing it {details['clock_s'] * 1e6:.1f} us",
+    ]
+    lines += [
+        f"arm {name!r}: {one.whole(1, context) * 1e3:.2f} ms per drafted token"
+        for name, one in arm_seconds(model, where="calibration").items()
     ]
     return lines + [
         f"verify({s}) is {fitted_s * 1e3:.1f} ms in the model, {measured_s * 1e3:.1f} ms measured: times that fall "
@@ -133,7 +138,7 @@ def contexts_of(tokens: np.ndarray, ctx_len: np.ndarray, loaded: Loaded, drafter
         drafter: that will be measured.
     """
     window = getattr(loaded.model.config, "max_position_embeddings", None)
-    new = most_new_tokens(drafter.max_draft_len, drafter.depth)
+    new = most_new_tokens(drafter.max_draft_len, drafter.depth, arms_to_measure(drafter))
     most = int(ctx_len.max()) if window is None else max(2, window - new)
     lengths = sorted({min(most, max(2, int(value))) for value in (ctx_len.min(), np.median(ctx_len), ctx_len.max())})
     return [torch.from_numpy(np.resize(tokens, n).astype(np.int64)).to(loaded.device) for n in lengths]

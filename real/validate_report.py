@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from real.arm_shape import warnings_of
 from real.compare import FORMULA
 
 
@@ -56,6 +57,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
     lines += [f"{row['controller']}: shadow replay differs, {row['shadow']}" for row in results if row["shadow"]]
     if document["other_texts_in_trace"]:
         lines.append(f"the trace's text is not the run's on {document['other_texts_in_trace']} of {prompts} prompts")
+    lines += warnings_of(document["arms"])
     lines += _equality(document)
     if verdict is not None:
         own = verdict["in_sample_error"]

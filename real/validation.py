@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from real import probe
+from real.arm_shape import warnings_of
 from real.calibrate import check_machine
 from real.calibrate_cli import calibration_texts
 from real.compare import counted
@@ -24,6 +25,8 @@ from real.drafters.base import Drafter
 from real.folder import Request, RunFolder
 from real.interleave import PLAIN, Comparison
 from real.loop import Settings
+from real.measure import arms_to_measure
+from real.probe_summary import line_of
 from real.progress import Steps
 from real.recall import recall
 from real.session import Session
@@ -80,8 +83,9 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
             shutil.copyfile(given, temporary)
     if not path.exists():
         rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
-        line = probe.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
-        work.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        summary = probe.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
+        for line in (line_of(summary), *warnings_of(summary["arms"])):
+            work.console.print(line, markup=False, highlight=False, soft_wrap=True)
     check_trace(path, work.session, work.recording, work.prompts)
     return path
 
@@ -101,16 +105,16 @@ def check_predictable(controllers: Sequence[Controller], drafter: Drafter) -> No
 
 
 def check_costs(drafter: Drafter) -> None:
-    """Refuse a drafter of several arms: a calibration holds the seconds of one.
+    """Refuse a drafter whose arms cost what the prompt's pictures make of them: a calibration is made on text.
 
     Raises:
-        ConfigError: it has several.
+        ConfigError: it is one.
     """
-    if len(drafter.arm_costs) > 1:
+    if len(drafter.arm_costs) > 1 and not drafter.arm_names:
         raise ConfigError(
-            f"drafter {drafter.name!r}: a calibration holds the seconds of one arm, not of {len(drafter.arm_costs)}, "
-            "so nothing is predicted from it; record the arms (real.probe) and replay them at their recorded seconds "
-            "(specsim.replay), or compare live (real.run)"
+            f"drafter {drafter.name!r}: what its arms cost depends on the prompt, and a calibration is made on others; "
+            "record the arms (real.probe) and replay them at their recorded seconds (specsim.replay), or compare live "
+            "(real.run)"
         )
 
 
@@ -130,13 +134,19 @@ def check_trace(path: Path, session: Session, recording: probe.Settings, prompts
     with open_trace(path) as reader:
         meta = reader.meta
     spec, shape = recording.drafter, probe.trace_shape(session.drafter, recording.max_draft_len)
+    arms = session.drafter.arm_names
     here = {
         "target": (meta.target, session.loaded.name),
         "drafter": (meta.drafter, spec.name),
         "skip_layers": (_list(meta.extra.get("skip_layers")), _list(spec.skip_layers)),
         "max_ngram_len": (meta.extra.get("max_ngram_len"), spec.max_ngram_len),
         "drafter_path": (meta.extra.get("drafter_path"), spec.path),
-        "drafter_options": (meta.extra.get("drafter_options") or {}, dict(spec.options)),
+        # Arms are told by their spellings: the file they were named by may have changed or moved.
+        "drafter_options": tuple(
+            {key: value for key, value in options.items() if key != "arms"}
+            for options in (meta.extra.get("drafter_options") or {}, spec.options)
+        ),
+        "arms": ([arm["name"] for arm in meta.arms or ()], list(reversed(arms))),
         "temperature": (meta.temperature, float(recording.sample)),
         "dtype": (meta.dtype, recording.dtype),
         **{key: (getattr(meta, key), wanted) for key, wanted in shape.items()},
@@ -186,6 +196,7 @@ def _calibrate(work: Work, repeats: int) -> LatencyModel:
         seed=work.settings.seed,
         max_draft_len=work.max_draft_len,
         depth=work.session.drafter.depth,
+        arms=arms_to_measure(work.session.drafter),
     )
     return measure_latency(
         work.session.loaded,

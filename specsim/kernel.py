@@ -81,6 +81,12 @@ def draft_cost(passes, drafted, costs):
 
 
 @jit
+def arm_draft_cost(rows, row, arm, drafted, draft_len):
+    """Seconds in which an arm drafts `drafted` of its `draft_len` tokens at a row."""
+    return rows.arm_draft_s[row, arm] * drafted / draft_len if drafted > 0 else 0.0
+
+
+@jit
 def served(want, available, block_len):
     """Tokens a request for `want` yields: whole passes, never past what the row holds."""
     return min(passes_for(want, block_len) * block_len, available)
@@ -125,7 +131,7 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
         best: int32[R], best length of each row (`specsim.oracle.best_round_lengths`).
         costs: `Costs`.
         block_len: tokens per drafter pass; of trees, no less than their nodes, all of which one draft yields.
-        draft_len: tokens an arm drafts when it is not asked for fewer.
+        draft_len: tokens an arm drafts when it is not asked for fewer, and the row holds as many.
         every_round: consume one row per round (a log of executed rounds) instead of stepping over positions.
         limit: longest draft of the recording; in an every-position trace a shorter row is the end of the text or of
             what the drafter had to offer, so only rows this long can clamp a round.
@@ -165,12 +171,14 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
             drafted = 0
             submit = 0
             free = 0
+            whole = 0
             if arms > 0:
                 # A configuration drafts on its own clock; there are no confidences to look at.
+                whole = min(draft_len, available)
                 available = 0
                 if want < 0 or want > draft_len or (want > 0 and (arm < 0 or arm >= arms)):
                     return -1 - row
-                drafted = submit = want
+                drafted = submit = min(want, whole)
                 free = int(rows.arm_accept[row, arm]) if want > 0 else 0
             q = rows.q[first : first + available]
             while want > drafted and drafted < available:
@@ -185,15 +193,16 @@ def round_loop(  # noqa: C901, PLR0915 - the one loop, kept in one piece
             passes = passes_behind(rows.passes, first, drafted, block_len)
             clamped = want > drafted and (every_round or available == limit)
             if arms > 0:
-                draft_s = rows.arm_draft_s[row, arm] * drafted / draft_len if drafted > 0 else 0.0
+                draft_s = arm_draft_cost(rows, row, arm, drafted, draft_len)
             else:
                 draft_s = draft_cost(passes, drafted, costs)
             verify_s = costs.verify_s[submit + 1] + costs.ctx_s * ctx
             round_s = rows.measured_s[row] if rows.measured_s.size > 0 else draft_s + verify_s + overhead
             if full_information:
                 for k in range(arms):
-                    seconds_k = rows.arm_draft_s[row, k] + costs.verify_s[draft_len + 1] + costs.ctx_s * ctx + overhead
-                    update(params, state, 0, k, draft_len, draft_len, int(rows.arm_accept[row, k]), seconds_k)
+                    draft_k = arm_draft_cost(rows, row, k, whole, draft_len)
+                    seconds_k = draft_k + costs.verify_s[whole + 1] + costs.ctx_s * ctx + overhead
+                    update(params, state, 0, k, whole, whole, int(rows.arm_accept[row, k]), seconds_k)
             else:
                 update(params, state, 0, arm, drafted, submit, accepted, round_s)
             out.row[done] = row

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from specsim.jit import jit
-from specsim.kernel import accepted_of, draft_cost, passes_behind, served
+from specsim.kernel import accepted_of, arm_draft_cost, draft_cost, passes_behind, served
 
 NO_PASSES = np.zeros(0, np.int16)
 """`Rows.passes` of a row that says nothing about its passes."""
@@ -144,10 +144,10 @@ def plain_times(rows, costs):
 
 @jit
 def arm_round_cost(rows, row, arm, costs, draft_len):
-    """Seconds of a round in which an arm drafts its whole length at a row."""
-    return (
-        rows.arm_draft_s[row, arm] + costs.verify_s[draft_len + 1] + costs.ctx_s * rows.ctx_len[row] + costs.overhead_s
-    )
+    """Seconds of a round in which an arm drafts its whole length at a row, or what that holds of it."""
+    whole = min(draft_len, int(rows.offsets[row + 1] - rows.offsets[row]))
+    draft_s = arm_draft_cost(rows, row, arm, whole, draft_len)
+    return draft_s + costs.verify_s[whole + 1] + costs.ctx_s * rows.ctx_len[row] + costs.overhead_s
 
 
 @jit

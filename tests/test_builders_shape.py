@@ -41,6 +41,14 @@ def test_noise_is_not_reported():
     assert concave_in_cost(mu, cost, error=[0.0, 0.06, 0.0]) == []
 
 
+def test_an_error_of_a_cost_counts_by_the_chords_slope():
+    """A chord of two tokens a second: an error of 0.02 s is one of 0.04 tokens, and twice that leaves 0.02 of 0.1."""
+    mu, cost = [1.0, 2.9, 5.0], [1.0, 2.0, 3.0]
+    (sag,) = concave_in_cost(mu, cost, cost_error=[0.0, 0.02, 0.0])
+    assert sag.sure == pytest.approx(0.02)
+    assert concave_in_cost(mu, cost, cost_error=[0.0, 0.03, 0.0]) == []
+
+
 def test_concave_in_the_index_is_not_enough():
     """Theory's P38: equal steps in tokens over unequal steps in cost."""
     assert concave_in_cost([1, 2, 3], [1, 3, 3.5]) != []

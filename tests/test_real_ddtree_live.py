@@ -21,7 +21,7 @@ from real.loop import Round, Settings  # noqa: E402
 from real.measure import Sample, lengths_up_to, measure, most_new_tokens  # noqa: E402
 from real.models import load_target  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
-from real.session import open_session  # noqa: E402
+from real.session import open_session, setting_of  # noqa: E402
 from real.target import Target  # noqa: E402
 from specsim.controllers import REGISTRY  # noqa: E402
 from specsim.errors import ConfigError, run_cli  # noqa: E402
@@ -205,11 +205,11 @@ def test_controllers_of_trees_are_built_for_trees(place: Path) -> None:
     """The same names on trees, by node; where the depth is chosen, a rule of chains."""
     nodes, deep = session_of(place), session_of(place, "depth", max_draft_len=7)
     assert isinstance(nodes.drafter, NodeTrees)
-    assert nodes.setting(COSTS).tree
-    assert not deep.setting(COSTS).tree
+    assert setting_of(nodes.drafter, COSTS).tree
+    assert not setting_of(deep.drafter, COSTS).tree
     assert nodes.controllers(["caddtree"], COSTS)[0].config["max"] == BUDGET
     assert deep.controllers(["libraspec:alpha=2.2"], COSTS)[0].config == {
-        **REGISTRY["libraspec"].resolve({"alpha": 2.2}, deep.setting(COSTS)).config,
+        **REGISTRY["libraspec"].resolve({"alpha": 2.2}, setting_of(deep.drafter, COSTS)).config,
         "block": 3,
         "max": 7,
     }

@@ -17,14 +17,19 @@ from specsim.theory.check_noise import Sag
 
 
 def concave_in_cost(
-    mu: Sequence[float], cost: Sequence[float], *, error: Sequence[float] | None = None, z: float = 2.0
+    mu: Sequence[float],
+    cost: Sequence[float],
+    *,
+    error: Sequence[float] | None = None,
+    cost_error: Sequence[float] | None = None,
+    z: float = 2.0,
 ) -> list[Sag]:
     """Where mean tokens lie below a chord over cost; nothing: concave, as far as noise lets one tell.
 
     Args:
         mu: mean tokens per round of each arm, in any order.
         cost: mean seconds per round of each arm, all different.
-        error: standard errors of `mu`; None: taken to be exact.
+        error, cost_error: standard errors of `mu` and of `cost`; None: taken to be exact.
         z: standard errors of the distance from the chord that count as noise.
 
     Returns:
@@ -35,8 +40,10 @@ def concave_in_cost(
         ConfigError: lists of different length, or costs that are not positive and different.
     """
     means, costs = np.asarray(mu, np.float64), np.asarray(cost, np.float64)
-    errors = np.zeros(len(means)) if error is None else np.asarray(error, np.float64)
-    if not len(means) == len(costs) == len(errors):
+    errors, cost_errors = (
+        np.zeros(len(means)) if one is None else np.asarray(one, np.float64) for one in (error, cost_error)
+    )
+    if not len(means) == len(costs) == len(errors) == len(cost_errors):
         raise ConfigError(f"arms: {len(means)} means, {len(costs)} costs, {len(errors)} errors; give as many of each")
     if not (np.isfinite(means).all() and np.isfinite(costs).all() and (costs > 0).all()):
         raise ConfigError("arms: allowed are finite means and positive costs")
@@ -46,7 +53,7 @@ def concave_in_cost(
     found = []
     for place in range(1, len(order) - 1):
         chords = [
-            _sag(order[left], order[place], order[right], means, costs, errors, z)
+            _sag((order[left], order[place], order[right]), means, costs, errors, cost_errors, z)
             for left in range(place)
             for right in range(place + 1, len(order))
         ]
@@ -56,23 +63,39 @@ def concave_in_cost(
     return found
 
 
-def _sag(left: int, middle: int, right: int, means: np.ndarray, costs: np.ndarray, errors: np.ndarray, z: float) -> Sag:
+def _sag(
+    arms: tuple[int, int, int],
+    means: np.ndarray,
+    costs: np.ndarray,
+    errors: np.ndarray,
+    cost_errors: np.ndarray,
+    z: float,
+) -> Sag:
+    left, middle, right = arms
     share = (costs[middle] - costs[left]) / (costs[right] - costs[left])
+    slope = (means[right] - means[left]) / (costs[right] - costs[left])
     amount = means[left] + share * (means[right] - means[left]) - means[middle]
-    spread = np.sqrt(((1 - share) * errors[left]) ** 2 + (share * errors[right]) ** 2 + errors[middle] ** 2)
+    # An error of a cost moves its arm along the chord's slope.
+    own = np.hypot(errors[list(arms)], slope * cost_errors[list(arms)])
+    spread = np.sqrt(((1 - share) * own[0]) ** 2 + own[1] ** 2 + (share * own[2]) ** 2)
     return Sag(int(left), int(middle), int(right), float(amount), float(amount - z * spread))
 
 
 def concavity_warning(
-    names: Sequence[str], mu: Sequence[float], cost: Sequence[float], *, error: Sequence[float] | None = None
+    names: Sequence[str],
+    mu: Sequence[float],
+    cost: Sequence[float],
+    *,
+    error: Sequence[float] | None = None,
+    cost_error: Sequence[float] | None = None,
 ) -> str | None:
     """What to tell a user about arms that `concave_in_cost` finds fault with; None: nothing.
 
     Args:
         names: of the arms.
-        mu, cost, error: as there.
+        mu, cost, error, cost_error: as there.
     """
-    found = concave_in_cost(mu, cost, error=error)
+    found = concave_in_cost(mu, cost, error=error, cost_error=cost_error)
     if not found:
         return None
     sags = "; ".join(

@@ -53,6 +53,8 @@ class Drafter(Protocol):
         loan: the target's cache, of which it makes use; the loop has it lent. None: it does not.
         arm_costs: its draft configurations, in the order in which controllers number them: what a pass of each costs
             for every second of the target's own over one token, NaN where that is not known. Empty: nothing to choose.
+        arm_names: their spellings, all different, where all draft as many tokens and cost the same on any prompt; else
+            empty.
         arm_draft_len: tokens a controller that chooses among them asks of any.
         built: what was made of them for this request; the loop reads it after `start` and after every `commit`.
     """
@@ -70,6 +72,7 @@ class Drafter(Protocol):
     reports_passes: bool = False
     loan: Loan | None = None
     arm_costs: tuple[float, ...] = ()
+    arm_names: tuple[str, ...] = ()
     arm_draft_len: int = 0
     built: Built = Built()
 

@@ -43,6 +43,8 @@ class Family(Protocol):
         tap: hidden states of the target that it reads; None: it reads none.
         lengths: most tokens that each arm drafts; empty: all as many as they are asked for.
         built: of the request under way, in families that make arms; its seconds are reported apart.
+        names: spellings of the arms, all different, if what they leave out and cost is known before any prompt, and
+            their drafts are equally long; else empty.
     """
 
     size: int
@@ -50,6 +52,7 @@ class Family(Protocol):
     tap: Tap | None = None
     lengths: tuple[int, ...] = ()
     built: Built = Built()
+    names: tuple[str, ...] = ()
 
     def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
         """What `cost` gives for each arm, NaN where that is not known beforehand."""
@@ -88,6 +91,7 @@ class FixedArms(Family):
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self.arms, self.size = tuple(arms), len(arms)
+        self.names = tuple(map(str, self.arms))
 
     def costs(self, cost: Callable[[Arm], float]) -> tuple[float, ...]:
         return tuple(map(cost, self.arms))
@@ -113,3 +117,4 @@ class LengthArms(FixedArms):
     def __init__(self, arm: Arm, lengths: Sequence[int]) -> None:
         super().__init__([arm] * len(lengths))
         self.lengths = tuple(sorted(lengths, reverse=True))
+        self.names = ()

@@ -87,7 +87,7 @@ class SelfDrafter(Drafter):
         self.loan = self._loan = Loan()
         if tree:
             self.depth, self.max_scored_len = max_draft_len, MOST_CANDIDATES * max_draft_len
-        self.arm_costs, self.tap = family.costs(blocks.cost), family.tap
+        self.arm_costs, self.arm_names, self.tap = family.costs(blocks.cost), family.names, family.tap
         self._shortened = lru_cache(SHORTENED)(blocks.model)
 
     @property

@@ -27,6 +27,7 @@ from real.interleave import PLAIN, Comparison
 from real.lightning.data import Batch, PromptData
 from real.lightning.zero import from_zero
 from real.loop import Settings
+from real.measure import arms_to_measure
 from real.models import SMOLLM2
 from real.recall import recall
 from real.reference import ASSISTED, LIVE, VERIFICATIONS
@@ -297,7 +298,13 @@ def _checked(verification: str, temperature: float) -> str:
 def _measured(session: Session, max_draft_len: int, cache: str, seed: int) -> LatencyModel:
     longest = session.drafter.max_draft_len or max_draft_len  # of a tree its nodes
     texts = calibration_texts(
-        session.loaded, "open-ended", DEFAULT_CONTEXTS, seed=seed, max_draft_len=longest, depth=session.drafter.depth
+        session.loaded,
+        "open-ended",
+        DEFAULT_CONTEXTS,
+        seed=seed,
+        max_draft_len=longest,
+        depth=session.drafter.depth,
+        arms=arms_to_measure(session.drafter),
     )
     return measure_latency(
         session.loaded,

@@ -18,6 +18,7 @@ from typing import Any
 import click
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from real.arm_shape import arms_of_run, warnings_of
 from real.folder import Request, RunFolder
 from real.lightning.data import PromptData
 from real.lightning.module import DecodeModule
@@ -154,9 +155,13 @@ class Recorder(Callback):
         texts = {
             (request.number, run.controller): decode(run.decoded.output) for request in requests for run in request.runs
         }
+        arms = arms_of_run(requests, module.session.drafter)
+        for line in warnings_of(arms):
+            click.echo(line, err=True)
         folder.finish(
             requests,
             texts=texts,
+            **({} if arms is None else {"arms": arms}),
             results=[result.to_json() for result in module.results],
             warmup_rounds=warmup_rounds(requests),
             effective=module.description(),

@@ -112,7 +112,7 @@ def fit_latency(
     if form not in FORM_CHOICES:
         raise ConfigError(f"form is {form!r}; allowed: {', '.join(FORM_CHOICES)}. auto compares them all.")
     measurements = measurements.up_to(max_s)
-    ctx_s, ctx_warnings = _context(measurements)
+    ctx_s, ctx_warnings = context_term(measurements)
     ctx_len = 0.0 if measurements.ctx_len is None or ctx_s == 0.0 else measurements.ctx_len
     s, median_s, repeats = medians(measurements.s, measurements.time_s - ctx_s * ctx_len)
     _check_lengths(measurements.where, form, s, median_s)
@@ -202,8 +202,12 @@ def _refuse_negative(where: str, form: str, c_s: float, ci95_s: tuple[float, flo
         )
 
 
-def _context(measurements: Measurements) -> tuple[float, list[str]]:
-    """Seconds per context token from differences at equal s, and warnings."""
+def context_term(measurements: Measurements) -> tuple[float, list[str]]:
+    """Seconds per context token from differences at equal s, and warnings.
+
+    Raises:
+        ConfigError: a negative term, or no s at which the context varies though it does elsewhere.
+    """
     if measurements.ctx_len is None or len(measurements.s) == 0:
         return 0.0, []
     ctx_len = measurements.ctx_len
