@@ -25,7 +25,7 @@ import click
 import torch
 from rich.console import Console
 
-from real import probe
+from real import recordings
 from real.calibrate import check_machine
 from real.compare import counted
 from real.data import choose, load_prompts
@@ -85,11 +85,11 @@ def open_work(options: dict[str, Any], out: Path, frozen: dict[str, Path | None]
     )
     limits = {key: options[key] for key in ("dataset", "requests", "max_new_tokens", "max_draft_len", "dtype", "seed")}
     encoded = [prompt_for(session.loaded, prompt) for prompt in prompts]
-    recording = probe.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits)
+    recording = recordings.Settings(target=options["target"], drafter=spec, device=session.loaded.device, **limits)
     # All that can be refused is, before there is a folder.
     proposer_of(session.drafter)
     check_costs(session.drafter)
-    probe.check_prompts(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
+    recordings.check_prompts(session.loaded, session.drafter, prompts, encoded, options["max_new_tokens"])
     digests = {key: None if path is None else _digest(key, path) for key, path in frozen.items()}
     if (given := frozen["trace"]) is not None:
         check_trace(given, session, recording, prompts)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from real import probe
+from real import recordings
 from real.arm_shape import warnings_of
 from real.calibrate import check_machine
 from real.calibrate_cli import calibration_texts
@@ -58,7 +58,7 @@ class Work:
 
     session: Session
     settings: Settings
-    recording: probe.Settings
+    recording: recordings.Settings
     prompts: list[Prompt]
     encoded: Sequence[torch.Tensor | VisionPrompt]
     spellings: list[str]
@@ -82,8 +82,8 @@ def frozen_trace(work: Work, given: Path | None) -> Path:
         with replace_file(path) as temporary:
             shutil.copyfile(given, temporary)
     if not path.exists():
-        rows = probe.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
-        summary = probe.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
+        rows = recordings.record(work.recording, work.session.loaded, work.session.drafter, path, console=work.console)
+        summary = recordings.save(path, work.recording, work.session.loaded, work.session.drafter, rows, None)
         for line in (line_of(summary), *warnings_of(summary["arms"])):
             work.console.print(line, markup=False, highlight=False, soft_wrap=True)
     check_trace(path, work.session, work.recording, work.prompts)
@@ -118,7 +118,7 @@ def check_costs(drafter: Drafter) -> None:
         )
 
 
-def check_trace(path: Path, session: Session, recording: probe.Settings, prompts: Sequence[Prompt]) -> None:
+def check_trace(path: Path, session: Session, recording: recordings.Settings, prompts: Sequence[Prompt]) -> None:
     """Refuse a trace of anything else than this run's prompts, models and limits.
 
     Args:
@@ -133,7 +133,7 @@ def check_trace(path: Path, session: Session, recording: probe.Settings, prompts
     """
     with open_trace(path) as reader:
         meta = reader.meta
-    spec, shape = recording.drafter, probe.trace_shape(session.drafter, recording.max_draft_len)
+    spec, shape = recording.drafter, recordings.trace_shape(session.drafter, recording.max_draft_len)
     arms = session.drafter.arm_names
     here = {
         "target": (meta.target, session.loaded.name),

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import calibrate, calibrate_cli, probe, validate  # noqa: E402
+from real import calibrate, calibrate_cli, probe, recordings, validate  # noqa: E402
 from real.compare import measured, predicted  # noqa: E402
 from real.data import encode, load_prompts  # noqa: E402
 from real.drafters.ddtree import DepthTrees, NodeTrees  # noqa: E402
@@ -98,8 +98,8 @@ def test_a_replay_of_the_trace_is_the_live_run(place: Path, tmp_path: Path, stop
         )
         for number, prompt in enumerate(prompts)
     ]
-    meta = TraceMeta(**probe.trace_shape(session.drafter, 24), exact=not sample, temperature=float(sample))
-    write_trace(tmp_path / "t.parquet", meta, probe.to_chunks(rows))
+    meta = TraceMeta(**recordings.trace_shape(session.drafter, 24), exact=not sample, temperature=float(sample))
+    write_trace(tmp_path / "t.parquet", meta, recordings.to_chunks(rows))
     seen = measured(requests, spellings, seed=7)
     ahead = predicted(tmp_path / "t.parquet", COSTS, controllers, seed=7)
     for name, was, now in zip(spellings, seen, ahead, strict=True):

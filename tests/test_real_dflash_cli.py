@@ -18,8 +18,8 @@ from real.drafters.dflash_load import save_dflash  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
 from real.measure import measure  # noqa: E402
 from real.models import load_target  # noqa: E402
-from real.probe import to_chunks  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
+from real.recordings import to_chunks  # noqa: E402
 from real.session import open_session  # noqa: E402
 from real.target import Target  # noqa: E402
 from real.trace_latency import stored_drafter  # noqa: E402

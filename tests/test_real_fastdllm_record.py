@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 import numpy as np  # noqa: E402
 
 from real.loop import Settings, decode  # noqa: E402
-from real.probe import to_chunks  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
+from real.recordings import to_chunks  # noqa: E402
 from real.target import Target  # noqa: E402
 from specsim.engine import replay  # noqa: E402
 from specsim.latency import LatencyModel  # noqa: E402

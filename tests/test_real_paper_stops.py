@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from analysis import paper
-from real import probe
+from real import recordings
 from real.interleave import Comparison
 from real.paper import cells, outputs
 from real.places import check_checkpoint
@@ -47,7 +47,7 @@ def remains(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("module", "name", "call"),
     [
-        (probe, "record_request", 2),
+        (recordings, "record_request", 2),
         (cells, "frozen_calibration", 1),
         (Comparison, "run", 2),
         (cells, "evaluate", 1),

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from real import calibrate, models, probe  # noqa: E402
+from real import calibrate, models, probe, recordings  # noqa: E402
 from real.data import HUMANEVAL_INSTRUCTION, choose, load_prompts  # noqa: E402
 from real.drafters.choose import parse_drafter  # noqa: E402
 from real.trace_latency import stored_drafter  # noqa: E402
@@ -94,8 +94,8 @@ def test_an_interrupted_recording_continues_to_the_same_rows(folder, monkeypatch
             raise KeyboardInterrupt
         return record_request(*args, **options)
 
-    record_request = probe.record_request
-    monkeypatch.setattr(probe, "record_request", interrupted)
+    record_request = recordings.record_request
+    monkeypatch.setattr(recordings, "record_request", interrupted)
     assert run(folder) == 130
     assert "same command continues" in capsys.readouterr().err
     assert not (folder / "trace.parquet").exists()

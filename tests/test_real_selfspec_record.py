@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import probe  # noqa: E402
+from real import probe, recordings  # noqa: E402
 from real.builders.arm import Arm, ArmFile  # noqa: E402
 from real.calibrate import fit  # noqa: E402
 from real.drafters.family import Family  # noqa: E402
@@ -53,7 +53,7 @@ def recorded(name: str = "llama", *, stop_ids: tuple[int, ...] = (), sampled: tu
 def chunk_of(rows: RequestRows) -> tuple[TraceMeta, TraceChunk]:
     """A trace as `real.probe` writes it, at prices that tell the arms apart."""
     arms: Any = tuple({"name": str(arm), "budget": n, "draft_s": 0.1 * n} for n, arm in enumerate(reversed(ARMS)))
-    return TraceMeta(kind="arm", max_draft_len=4, draft_len=4, arms=arms), next(probe.to_chunks([rows]))
+    return TraceMeta(kind="arm", max_draft_len=4, draft_len=4, arms=arms), next(recordings.to_chunks([rows]))
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_recording_goes_on_only_with_the_same_arms(folder: Path, capsys: pytest.
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe.Steps, "done", stopped)
+        patch.setattr(recordings.Steps, "done", stopped)
         assert record_file(folder) == 130
     write_arms(folder, "1", "")
     assert record_file(folder) == 2

@@ -15,7 +15,7 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real import arm_costs, probe  # noqa: E402
+from real import arm_costs, recordings  # noqa: E402
 from real.arm_costs import ArmSeconds, arm_seconds, check_arms, fit_arms, live_view, reversed_arms, run_costs  # noqa: E402
 from real.builders.arm import Arm, ArmFile  # noqa: E402
 from real.compare import in_sample_model, measured, predicted  # noqa: E402
@@ -94,7 +94,7 @@ class World:
             comparison.run(number, str(number), encode(self.session.loaded.tokenizer, prompt), price)
             for number, prompt in enumerate(prompts)
         ]
-        settings = probe.Settings(
+        settings = recordings.Settings(
             target=str(tiny / "model"),
             drafter=parse_drafter(text, target="tiny", n_layers=3),
             dataset=str(tiny / "p.jsonl"),
@@ -107,10 +107,10 @@ class World:
         )
         # In the order of the run's prompts.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe, "choose", lambda prompts, requests, seed: prompts)
+            patch.setattr(recordings, "choose", lambda prompts, requests, seed: prompts)
             quiet = Console(quiet=True)
-            rows = probe.record(settings, self.session.loaded, self.session.drafter, trace, console=quiet)
-            self.summary = probe.save(trace, settings, self.session.loaded, self.session.drafter, rows, None)
+            rows = recordings.record(settings, self.session.loaded, self.session.drafter, trace, console=quiet)
+            self.summary = recordings.save(trace, settings, self.session.loaded, self.session.drafter, rows, None)
         self.trace = trace
 
     def rounds(self, spelling: str) -> list[Round]:

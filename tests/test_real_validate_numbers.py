@@ -65,7 +65,7 @@ def world(request, tiny, tmp_path_factory):
         )
         for prompt in prompts
     ]
-    from real.probe import to_chunks
+    from real.recordings import to_chunks
 
     trace = tmp_path_factory.mktemp("world") / "trace.parquet"
     meta = TraceMeta(block_len=session.drafter.block_len, max_draft_len=MAX_DRAFT, exact=True)

@@ -26,8 +26,8 @@ from real.drafters.subblocks import SubBlocks
 from real.loop import Settings
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, load_text_target
 from real.options import SEED
-from real.probe import check_prompts
 from real.progress import Steps
+from real.recordings import check_prompts
 from specsim.errors import ConfigError, run_cli
 from specsim.paths import temporary_beside
 from specsim.schema import MAX_DRAFT_LEN

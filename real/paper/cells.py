@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from real import probe
+from real import recordings
 from real.builders.arm import read_arms
 from real.calibrate import machine
 from real.compare import counted
@@ -170,9 +170,9 @@ def _open_cell(cell: Cell, session: Session, spec: DrafterSpec, place: Path, con
     encoded = [prompt_for(loaded, prompt) for prompt in prompts]
     spellings = [PLAIN, *(name for name in cell.method.spellings() if name != PLAIN)]
     check_predictable(session.controllers(spellings, ANY_LATENCY), session.drafter)
-    probe.check_prompts(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
+    recordings.check_prompts(loaded, session.drafter, prompts, encoded, config.max_new_tokens)
     sample = cell.temperature > 0
-    recording = probe.Settings(
+    recording = recordings.Settings(
         target=cell.target,
         drafter=spec,
         dataset=dataset,
