@@ -91,7 +91,7 @@ def test_cells_are_shared_by_experiments_that_measure_the_same() -> None:
     assert folders("figure5_lab") <= folders("figure1_lab")
     assert folders("figure2_smollm2") <= folders("table1_smollm2")
     assert folders("figure5_paper") <= folders("table1_paper")
-    for name in ("sp2ec-mat", "sp2ec-pulls"):
+    for name in ("sp2ec-mat", "sp2ec-pulls", "sp2ec-build"):
         for place in ("lab", "paper"):
             assert folders(f"{name}_{place}") == folders(f"sp2ec-main_{place}")
     assert folders("sp2ec-regret_paper") == folders("sp2ec-main_paper")
@@ -131,15 +131,16 @@ def test_arms_are_swept_like_lengths() -> None:
 def test_the_second_papers_rules_and_families_are_measured_together() -> None:
     """Every family with SP2ec, with both readings of UCBSpec, and with each of its arms throughout."""
     for place in ("lab", "paper"):
-        (pair,) = read_config(ROOT / f"real/configs/paper/sp2ec-main_{place}.yaml").pairs
-        families = [method for method in pair.methods if method.arms]
-        assert {"cosSim", "SWIFT", "KnapSpec"} <= {method.name for method in families}
-        for method in families:
-            labels = dict(method.labels())
-            assert {SP2EC, UCBSPEC} <= set(labels)
-            assert {"ucbspec", "ucbspec:variant=paper", "exp3spec", "klucb-unimodal"} <= set(method.spellings())
-            assert "length=4" in method.drafter
-            assert method.max_draft_len == 4
+        pairs = read_config(ROOT / f"real/configs/paper/sp2ec-main_{place}.yaml").pairs
+        for target in {pair.target for pair in pairs}:
+            families = [method for pair in pairs if pair.target == target for method in pair.methods if method.arms]
+            assert {"cosSim", "SWIFT", "KnapSpec"} <= {method.name for method in families}
+            for method in families:
+                labels = dict(method.labels())
+                assert {SP2EC, UCBSPEC} <= set(labels)
+                assert {"ucbspec", "ucbspec:variant=paper", "exp3spec", "klucb-unimodal"} <= set(method.spellings())
+                assert "length=4" in method.drafter
+                assert method.max_draft_len == 4
 
 
 def test_sampled_drafts_have_cells_of_their_own_at_temperature_one() -> None:

@@ -28,7 +28,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     save_tiny(folder / "model", layers=8, seed=3, spread=0.08)  # pyright: ignore[reportArgumentType]
     (folder / "p.jsonl").write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
-    ArmFile("tiny", 8, "random", tuple(map(Arm.parse, ARMS))).save(folder / "arms.json")
+    spent = {"seconds": {"passes": 0.5, "search": 0.25}, "generated": 30, "generation_s": 3.0}
+    ArmFile("tiny", 8, "random", tuple(map(Arm.parse, ARMS)), construction=spent).save(folder / "arms.json")
     return folder
 
 
@@ -80,6 +81,7 @@ def test_every_arm_and_every_rule_has_a_row_in_the_same_words(tiny: Path, finish
         ("sp2ec-pulls", {"pulls", "shares"}, 2),
         ("sp2ec-regret", {"regret", "regrets"}, 4),
         ("sp2ec-context", {"contexts"}, 1),
+        ("sp2ec-build", {"construction"}, 0),
     ],
 )
 def test_further_experiments_come_from_the_same_cells(
@@ -118,6 +120,28 @@ def test_pulls_are_those_of_the_rounds(tiny: Path, finished: Path, tmp_path: Pat
             assert sum(row["pulls"] for row in mine) == drafted
     # Each rule that begins with every arm once does so on every prompt.
     assert all(row["pulls"] >= len(TEXTS) for row in rows if row["label"] == "SP2ec")
+
+
+def test_construction_is_that_of_the_decodes_and_of_the_file(tiny: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(experiment(tiny, "sp2ec-build"), out, f"--cells={finished / 'cells'}") == 0
+    document = results(out)
+    found = {(row["method"], row["label"]): row for row in document["construction"]}
+    assert set(found) == {("SWIFT", "beforehand"), *(("cosSim", label) for label in RULES)}
+    for row in found.values():
+        assert 0 < row["share"] < 1
+        assert row["share"] == pytest.approx(row["build_s"] / row["whole_s"])
+        # With as many tokens, and one family, construction is a hundredth.
+        token_s = (row["whole_s"] - row["build_s"]) / row["tokens"]
+        alone_s = row["build_s"] / row["families"]
+        assert alone_s / (alone_s + token_s * row["tokens_for_1_percent"]) == pytest.approx(0.01)
+    told = found["SWIFT", "beforehand"]
+    assert [told[key] for key in ("build_s", "whole_s", "tokens", "families")] == [0.75, 3.0, 30, 1]
+    assert found["cosSim", "SP2ec"]["families"] == len(TEXTS)
+    assert found["cosSim", "SP2ec"]["tokens"] == sum(
+        row["tokens"] for row in document["rows"] if (row["method"], row["label"]) == ("cosSim", "SP2ec")
+    )
+    assert "| cosSim | UCBSpec |" in (out / "sp2ec-build.md").read_text()
 
 
 def test_an_experiment_may_do_without_predictions(

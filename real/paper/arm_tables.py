@@ -89,6 +89,18 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, Cell]]] = (
         },
     ),
     (
+        "construction",
+        "What making the arms took",
+        {
+            **METHOD,
+            "rule": lambda row: row["label"],
+            "ms per family": lambda row: f"{row['build_s'] / row['families'] * 1e3:.1f}",
+            "of the generation": lambda row: percent(row["share"], 2),
+            "tokens": lambda row: str(row["tokens"]),
+            "tokens for 1 %": lambda row: f"{row['tokens_for_1_percent']:.0f}",
+        },
+    ),
+    (
         "shares",
         "Who pulled what",
         {

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from real.builders.arm import read_arms
 from real.compare import counted
+from real.drafters.choose import parse_drafter
 from real.paper.config import STATIC
 from real.paper.paired import compare
+from real.paper.reading import ANY_LAYERS
 from real.paper.summary import Measured, Row, Summary, place_of, rows_of, times_of
 from real.paper.tables import fastest
 
@@ -93,6 +96,45 @@ def contexts(rows: Sequence[Row]) -> pa.Table:
         mine = [row for row in rows if (row["target"], row["temperature"]) == (target, temperature)]
         found += [{key: row[key] for key in keys} for row in fastest(mine).values()]
     return pa.Table.from_pylist(found)
+
+
+def construction(cell: Measured) -> list[Row]:
+    """What making a cell's arms took, of whole generations, prompts and construction included.
+
+    Of arms made on the way a row (label, controller) for every rule but the swept arms; of a file's, if it tells what
+    building them took (`real.arms`), one labelled `beforehand`. Each has the seconds of construction and of the
+    generations it fell into, their ratio, the tokens generated, and how many tokens a generation with one construction
+    would need for it to take 1 %. Empty for other drafters.
+    """
+    place, method = place_of(cell.cell), cell.cell.method
+    found = []
+    for label, spelling in method.labels():
+        runs = [counted(request, spelling).decoded for request in cell.requests]
+        build_s, whole_s = sum(run.build_s for run in runs), sum(run.prefill_s + run.decode_s for run in runs)
+        if label != STATIC and build_s > 0:
+            families = sum(run.built.families for run in runs)
+            told = {**place, "label": label, "controller": spelling}
+            found.append({**told, **_overhead(build_s, whole_s, sum(len(run.output) for run in runs), families)})
+    options = parse_drafter(method.drafter, target=cell.cell.target, n_layers=ANY_LAYERS).options
+    if "arms" in options and "build" not in options:
+        told = read_arms(options["arms"]).construction
+        if told.get("generated"):
+            build_s = sum(told["seconds"].values())
+            numbers = _overhead(build_s, told["generation_s"], told["generated"], 1)
+            found.append({**place, "label": "beforehand", "controller": None, **numbers})
+    return found
+
+
+def _overhead(build_s: float, whole_s: float, tokens: int, families: int) -> Row:
+    token_s = (whole_s - build_s) / tokens
+    return {
+        "build_s": build_s,
+        "whole_s": whole_s,
+        "share": build_s / whole_s,
+        "tokens": tokens,
+        "families": families,
+        "tokens_for_1_percent": 99 * build_s / families / token_s,
+    }
 
 
 def arm_order(rows: Sequence[Row]) -> list[int]:

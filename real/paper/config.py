@@ -39,7 +39,7 @@ EXPERIMENTS = (
     *("table1", "table2", "table3", "table4"),
     *("figure1", "figure2", "figure3", "figure4", "figure5"),
     *("sp2ec-main", "sp2ec-mat", "sp2ec-pulls", "sp2ec-regret"),
-    *("sp2ec-reset", "sp2ec-context", "sp2ec-lengths"),
+    *("sp2ec-reset", "sp2ec-build", "sp2ec-context", "sp2ec-lengths"),
 )
 STATIC, LIBRASPEC, LAMBDA = "static", "LibraSpec", "lambda"
 SP2EC, UCBSPEC = "SP2ec", "UCBSpec"

@@ -7,7 +7,7 @@ Owns which experiment gives which files. All are made from the cells' folders, a
     OUT/EXPERIMENT.md      the table
     OUT/gains.parquet, lengths.parquet, deviations.parquet, breakdown.parquet, max_lengths.parquet, calibration.parquet,
         pulls.parquet, shares.parquet, regret.parquet, regrets.parquet, acceptance.parquet,
-        contexts.parquet
+        contexts.parquet, construction.parquet
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from real.paper import figures
 from real.paper.arm_tables import sections
-from real.paper.arms import acceptance, contexts, points, pulls
+from real.paper.arms import acceptance, construction, contexts, points, pulls
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
 from real.paper.regret import order, regrets
@@ -103,6 +103,7 @@ PER_CELL: Mapping[str, Callable[[Measured], dict[str, list[Row]]]] = {
     "figure5": _lengths,
     "sp2ec-pulls": _pulls,
     "sp2ec-lengths": _pulls,
+    "sp2ec-build": lambda cell: {"construction": construction(cell)},
 }
 REGRET, MAT, CONTEXT = "sp2ec-regret", "sp2ec-mat", "sp2ec-context"
 OVERALL: Mapping[str, Mapping[str, Callable[[Sequence[Row]], pa.Table]]] = {
