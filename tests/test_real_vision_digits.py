@@ -60,23 +60,21 @@ def test_answers_read_back_give_the_table(key: tuple[int, int]) -> None:
     """Each answer is taken apart by rules of its own."""
     table = table_of(key)
     rows, columns, places, sums = (answer(table.grid) for answer in ASKED.values())
-    found = {}
-    for line, text in re.findall(r"row (\d) : ([-\d ]+) \.", rows):
-        found |= {(int(line), place): int(cell) for place, cell in enumerate(text.split(), 1) if cell != "-"}
-    assert found == there(table)
-    found = {}
-    for line, text in re.findall(r"column (\d) : ([-\d ]+) \.", columns):
-        found |= {(place, int(line)): int(cell) for place, cell in enumerate(text.split(), 1) if cell != "-"}
-    assert found == there(table)
-    listed = re.findall(r"row (\d) column (\d) has (\d)", places)
-    assert {(int(row), int(column)): int(digit) for row, column, digit in listed} == there(table)
-    assert len(listed) == len(there(table))
-    lines = re.findall(r"row (\d) : (.*?) = (\d+) \.", sums)
-    assert [int(line) for line, _, _ in lines] == list(range(1, len(table.grid) + 1))
-    for line, terms, total in lines:
-        cells = [digit for (row, _), digit in sorted(there(table).items()) if row == int(line)]
-        assert terms == (" + ".join(map(str, cells)) or "-")
-        assert int(total) == sum(cells)
+    height, width = len(table.grid), len(table.grid[0])
+    cells = [(row, column) for row in range(1, height + 1) for column in range(1, width + 1)]
+    for text, order in ((rows, cells), (columns, sorted(cells, key=lambda cell: cell[::-1])), (sums, cells)):
+        named = re.findall(r"([a-e])(\d) ([-\d])", text)
+        assert [("abcde".index(row) + 1, int(column)) for row, column, _ in named] == order
+        digits = {cell: int(digit) for cell, (_, _, digit) in zip(order, named, strict=True) if digit != "-"}
+        assert digits == there(table)
+    assert [len(line.split()) for line in rows.split(".")[:-1]] == [2 * width] * height
+    assert [len(line.split()) for line in columns.split(".")[:-1]] == [2 * height] * width
+    listed = [re.fullmatch(r"([a-e])(\d) (\d)", text) for text in places.removesuffix(" .").split(" , ")]
+    assert [("abcde".index(one[1]) + 1, int(one[2]), int(one[3])) for one in listed if one] == [
+        (*cell, digit) for cell, digit in sorted(there(table).items())
+    ]
+    totals = [int(total) for total in re.findall(r"= (\d+) \.", sums)]
+    assert totals == [sum(n for (at, _), n in there(table).items() if at == row) for row in range(1, height + 1)]
     known = set(words())
     assert all(set(text.split()) <= known for text in (rows, columns, places, sums, *ASKED))
 

@@ -23,7 +23,7 @@ from real.training.module import TrainModule
 from real.training.ranges import COUNT, NOT_NEGATIVE, SEED
 from real.training.skip_arms import ArmOptions, StepArms, first_out, read_arms
 from real.training.vision_net import MERGE, PATCH, image_processor, vision_net, word_tokenizer
-from real.vision.digits import CELL, MOST, shown_as, words
+from real.vision.digits import CELL, MOST, cell_name, shown_as, words
 from real.vision.encode import Encoder
 from real.vision.model import VisionModel
 from real.vision.pictures import Pictures
@@ -39,8 +39,8 @@ class Rows:
     Args:
         ids: int64[B, T], filled up at the end.
         labels: int64[B, T], what follows each token of the answer and of the prompt's end; NO_LABEL elsewhere.
-        shown: int64[B, T, 3], words for the cell around each visual token: what it shows, its row and its column;
-            NO_LABEL elsewhere.
+        shown: int64[B, T, 2], words for the cell around each visual token: what it shows, and its name; NO_LABEL
+            elsewhere.
         positions: int64[3, B, T] rotary positions.
         pictures: what the model takes besides.
     """
@@ -155,7 +155,7 @@ class VisionLanguageModel(TrainModule):
         positions, _ = self.net.model.get_rope_index(
             ids, mm_token_type_ids=marks, image_grid_thw=pictures["image_grid_thw"]
         )
-        shown = torch.full((*ids.shape, 3), NO_LABEL)
+        shown = torch.full((*ids.shape, 2), NO_LABEL)
         shown[marks > 0] = torch.cat([self._shown(asked) for asked in batch])
         where = self.device
         return Rows(
@@ -167,13 +167,13 @@ class VisionLanguageModel(TrainModule):
         )
 
     def _shown(self, asked: Asked) -> torch.Tensor:
-        """int64[n, 3] labels of a picture's visual tokens (`Rows.shown`), in the order of the text."""
+        """int64[n, 2] labels of a picture's visual tokens (`Rows.shown`), in the order of the text."""
         told = [
-            self._tokenizer.convert_tokens_to_ids([shown_as(digit), str(row), str(column)])
-            for row, cells in enumerate(asked.table.grid, start=1)
-            for column, digit in enumerate(cells, start=1)
+            self._tokenizer.convert_tokens_to_ids([shown_as(digit), cell_name(row, column)])
+            for row, cells in enumerate(asked.table.grid)
+            for column, digit in enumerate(cells)
         ]
-        side, cells = CELL // (PATCH * MERGE), torch.tensor(told).view(len(asked.table.grid), -1, 3)
+        side, cells = CELL // (PATCH * MERGE), torch.tensor(told).view(len(asked.table.grid), -1, 2)
         return cells.repeat_interleave(side, dim=0).repeat_interleave(side, dim=1).flatten(0, 1)
 
     def training_step(self, batch: list[Asked], batch_idx: int) -> torch.Tensor:
@@ -184,7 +184,7 @@ class VisionLanguageModel(TrainModule):
         self.log("train/loss", loss.detach())
         if self.shown_weight:
             told = rows.shown[..., 0] != NO_LABEL
-            part = F.cross_entropy(logits[told].float().repeat_interleave(3, dim=0), rows.shown[told].flatten())
+            part = F.cross_entropy(logits[told].float().repeat_interleave(2, dim=0), rows.shown[told].flatten())
             self.log("train/shown", part.detach())
             loss = loss + self.shown_weight * part
         for name, arm, weight, some in parts:

@@ -35,7 +35,7 @@ CELL = 16  # pixels
 SIZES, TURN = (12, 15), 10.0  # of a digit: pixels of its sides, and degrees it may be turned by
 FULL = 0.5  # chance that a cell has a digit
 NOISE = 10  # of 255
-EMPTY = "-"
+EMPTY, ROW_NAMES = "-", "abcde"
 
 Grid = tuple[tuple[int | None, ...], ...]
 
@@ -126,31 +126,36 @@ def shown_as(digit: int | None) -> str:
     return EMPTY if digit is None else str(digit)
 
 
+def cell_name(row: int, column: int) -> str:
+    """The word for a cell, counted from 0: its row's letter and its column's number, such as b3."""
+    return f"{ROW_NAMES[row]}{column + 1}"
+
+
+def _read(grid: Grid) -> list[list[str]]:
+    """Every cell's name and what it shows, by rows."""
+    return [
+        [f"{cell_name(row, column)} {shown_as(digit)}" for column, digit in enumerate(cells)]
+        for row, cells in enumerate(grid)
+    ]
+
+
 def _rows(grid: Grid) -> str:
-    return " ".join(f"row {row} : {' '.join(map(shown_as, cells))} ." for row, cells in enumerate(grid, start=1))
+    return " ".join(f"{' '.join(cells)} ." for cells in _read(grid))
 
 
 def _columns(grid: Grid) -> str:
-    turned = enumerate(zip(*grid, strict=True), start=1)
-    return " ".join(f"column {column} : {' '.join(map(shown_as, cells))} ." for column, cells in turned)
+    return " ".join(f"{' '.join(cells)} ." for cells in zip(*_read(grid), strict=True))
 
 
 def _places(grid: Grid) -> str:
-    found = [
-        f"row {row} column {column} has {digit}"
-        for row, cells in enumerate(grid, start=1)
-        for column, digit in enumerate(cells, start=1)
-        if digit is not None
-    ]
-    return f"{' , '.join(found)} ."
+    return f"{' , '.join(text for cells in _read(grid) for text in cells if not text.endswith(EMPTY))} ."
 
 
 def _sums(grid: Grid) -> str:
-    lines = []
-    for row, cells in enumerate(grid, start=1):
-        there = [digit for digit in cells if digit is not None]
-        lines.append(f"row {row} : {' + '.join(map(str, there)) or EMPTY} = {sum(there)} .")
-    return " ".join(lines)
+    return " ".join(
+        f"{' '.join(cells)} = {sum(digit or 0 for digit in digits)} ."
+        for cells, digits in zip(_read(grid), grid, strict=True)
+    )
 
 
 ASKED: dict[str, Callable[[Grid], str]] = {
@@ -165,8 +170,8 @@ ASKED: dict[str, Callable[[Grid], str]] = {
 def words() -> list[str]:
     """Every word of questions and answers, once."""
     numbers = [str(number) for number in range(9 * MOST + 1)]
-    signs = [EMPTY, ":", ".", ",", "+", "=", "row", "column", "has"]
-    return list(dict.fromkeys([*numbers, *signs, *" ".join(ASKED).split()]))
+    names = [cell_name(row, column) for row in range(MOST) for column in range(MOST)]
+    return list(dict.fromkeys([*numbers, *names, EMPTY, ".", ",", "=", *" ".join(ASKED).split()]))
 
 
 def tables(digits: Digits, seed: int, first: int = 0) -> Iterator[Table]:
