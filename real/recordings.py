@@ -227,7 +227,7 @@ def check_prompts(
         ConfigError: the first.
     """
     shown = next((prompt.id for prompt in prompts if prompt.pictures is not None), None)
-    if drafter.tap is not None and shown is not None:
+    if drafter.tap is not None and shown is not None and not isinstance(drafter, SelfDrafter):
         raise ConfigError(
             f"prompt {shown!r} has pictures: what drafter {drafter.name!r} makes of the target's states behind them is "
             "not recorded; record texts, or compare live (real.run)"

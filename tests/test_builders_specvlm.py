@@ -85,26 +85,48 @@ def test_an_even_spread_is_torch_s_integer_linspace(available, data):
 
 
 @given(
-    prunings(), st.lists(st.sampled_from([0.0, 0.2, 0.5, 0.5, 0.75, 0.9, 1.0]), min_size=1, max_size=6), st.booleans()
+    prunings(),
+    st.sets(st.sampled_from([0.0, 0.2, 0.5, 0.75, 0.9, 1.0]), min_size=1),
+    st.sampled_from(specvlm.KINDS),
+    st.booleans(),
 )
-def test_families_go_from_most_to_least_and_may_be_nested(case, rates, nested):
-    scores = case[0]
-    sets = specvlm.family(scores, rates, nested=nested)
+def test_families_go_from_most_to_least_and_may_be_nested(case, rates, kind, nested):
+    scores, choice = case[0], specvlm.Choice(kind=kind)
+    sets = specvlm.family(scores, sorted(rates), choice, nested=nested, seed=[3, 5])
     sizes = [len(kept) for kept in sets]
-    assert sizes == sorted({specvlm.kept_count(len(scores), rate) for rate in rates}, reverse=True)
+    assert sizes == [specvlm.kept_count(len(scores), rate) for rate in sorted(rates)]
     for kept, size in zip(sets, sizes, strict=True):
         checked(kept, size, len(scores))
-    first = specvlm.two_stage(scores, sizes[0])
-    assert sets[0].tolist() == first.tolist()
     if nested:
+        assert sets[0].tolist() == choice.kept(scores, sizes[0], [3, 5]).tolist()
         assert all(set(later) <= set(earlier) for earlier, later in pairwise(sets))
     else:
-        assert [s.tolist() for s in sets] == [specvlm.two_stage(scores, size).tolist() for size in sizes]
+        assert [s.tolist() for s in sets] == [choice.kept(scores, size, [3, 5]).tolist() for size in sizes]
+
+
+@given(prunings(), st.booleans())
+def test_choices_are_the_published_rules(case, lowest):
+    scores, keep, options = case
+    n, told = len(scores), {key: value for key, value in options.items() if key != "lowest_first"}
+
+    def kept(kind, **more):
+        return specvlm.Choice(kind=kind, **more).kept(scores, keep, [7]).tolist()
+
+    want = specvlm.two_stage(scores, keep, lowest_first=lowest, **told).tolist()
+    assert kept("two-stage", lowest_first=lowest, **told) == want
+    assert (
+        kept("attention", lowest_first=lowest) == specvlm.attention_only(-scores if lowest else scores, keep).tolist()
+    )
+    assert kept("uniform") == specvlm.uniform(n, keep).tolist()
+    for where in ("front", "middle", "back"):
+        assert kept(where) == specvlm.window(n, keep, where).tolist()
+    order = np.random.default_rng([7]).permutation(n).tolist()
+    assert kept("random") == sorted(order[:keep])
 
 
 def test_independent_sets_need_not_be_nested():
     scores = np.full(21, 1 / 21, np.float32)
-    more, fewer = (set(kept.tolist()) for kept in specvlm.family(scores, [0.5, 0.6], share=0.0))
+    more, fewer = (set(kept.tolist()) for kept in specvlm.family(scores, [0.5, 0.6], specvlm.Choice(share=0.0)))
     assert not fewer <= more
 
 
@@ -136,7 +158,8 @@ def test_scores_of_tensors_are_those_of_arrays():
         (lambda: specvlm.two_stage([1.0], 1, share=-0.1), "share -0.1"),
         (lambda: specvlm.two_stage([1.0], 1, fraction=2.0), "fraction 2"),
         (lambda: specvlm.uniform(2, 3), "allowed: 0..2"),
-        (lambda: specvlm.family([1.0], []), "no drop rate"),
+        (lambda: specvlm.family([1.0], [2.0], specvlm.Choice()), "drop rate 2"),
+        (lambda: specvlm.Choice(kind="best"), "choice 'best'; allowed: two-stage, attention, uniform, front"),
     ],
 )
 def test_bad_settings_are_refused(call, message):

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from real.builders.arm import Arm
-from real.builders.specvlm import kept_count
+from real.builders.specvlm import attention_only, kept_count, similar_text, two_stage, uniform, window
 from real.cache import causal_mask, forward
 from real.drafters.selfspec import SelfDrafter
-from real.target import Loan, Target
-from real.vision.pruning import PrunedFamily, visual_attention
+from real.target import Loan, Tap, Target
+from real.vision.pruning import PrunedFamily, pruned_arms, visual_attention
 from specsim.errors import ConfigError
 from tests.real_vision import case
 from tests.test_real_vision_lossless import blocks, plain, run
@@ -20,10 +20,10 @@ RATES = (0.0, 0.4, 0.8, 1.0)
 CASES = ("qwen2_5_vl", "qwen2_5_vl-video", "qwen3_vl", "llava_next", "llava")
 
 
-def started(name: str) -> tuple[Target, Loan]:
+def started(name: str, tap: Tap | None = None) -> tuple[Target, Loan]:
     target, loan = Target(case(name).model.text), Loan()
     with torch.inference_mode():
-        target.start(case(name).prompt, 256, None, loan)
+        target.start(case(name).prompt, 256, tap, loan)
     return target, loan
 
 
@@ -91,7 +91,7 @@ def test_output_is_plain_decodings(name: str, spelling: str, tree: bool, arm: st
     found = run(name, drafter, spelling)
     assert found.output == plain(name)
     assert len({row.arm for row in found.rounds}) >= 2
-    assert family.scoring_s > 0
+    assert family.built.build_s > 0
     if not arm and not tree:
         whole = [row for row in found.rounds if row.arm == 0]
         assert all(row.accepted_len == row.submitted_len for row in whole if row is not found.rounds[-1])
@@ -106,3 +106,48 @@ def test_text_prompts_are_drafted_on_the_targets_cache_and_bad_rates_refused() -
     for rates in ((), (0.5, 0.5), (0.9, 0.5), (-0.1,), (1.5,)):
         with pytest.raises(ConfigError, match=r"allowed: ascending, each 0\.\.1"):
             PrunedFamily(model, rates)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({}, lambda scores, keep: two_stage(scores, keep)),
+        ({"share": "0.1", "lowest": "1"}, lambda scores, keep: two_stage(scores, keep, share=0.1, lowest_first=True)),
+        ({"attended": "0.25"}, lambda scores, keep: two_stage(scores, keep, fraction=0.25)),
+        ({"choice": "attention"}, attention_only),
+        ({"choice": "attention", "lowest": "1"}, lambda scores, keep: attention_only(-scores, keep)),
+        ({"choice": "uniform"}, lambda scores, keep: uniform(len(scores), keep)),
+        ({"choice": "middle"}, lambda scores, keep: window(len(scores), keep, "middle")),
+    ],
+)
+def test_options_name_the_published_rules(options, rule) -> None:
+    tried, (_, loan) = case("llava"), started("llava")
+    family, ids = pruned_arms({"prune": "0.2,0.7", **options}, tried.model, None), tried.prompt.ids
+    places = np.flatnonzero(tried.prompt.visual.numpy()).tolist()
+    with torch.inference_mode():
+        family.start(ids)
+        family.look(ids, loan.cache)
+        scores = visual_attention(tried.model.text, ids, places, loan.cache)
+    assert [kept.tolist() for kept in family.kept] == [
+        rule(scores, kept_count(len(places), rate)).tolist() for rate in (0.2, 0.7)
+    ]
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
+def test_similar_queries_are_chosen_by_the_librarys_own_features(name: str) -> None:
+    tried = case(name)
+    family, ids = (
+        pruned_arms({"prune": "0.5", "choice": "attention", "queries": "similar"}, tried.model, None),
+        (tried.prompt.ids),
+    )
+    _, loan = started(name, family.tap)
+    places, body = np.flatnonzero(tried.prompt.visual.numpy()).tolist(), tried.model.whole.model
+    with torch.inference_mode():
+        family.start(ids)
+        family.look(ids, loan.cache)
+        features = torch.cat(list(body.get_image_features(**tried.prompt.inputs, return_dict=True).pooler_output))
+        text = tried.model.text.get_input_embeddings()(ids[places[-1] + 1 :])
+        rows = similar_text(features.reshape(len(places), -1).numpy(), text.numpy()).tolist()
+        scores = visual_attention(tried.model.text, ids, places, loan.cache, rows)
+    assert 0 < len(rows) < len(text)
+    assert family.kept[0].tolist() == attention_only(scores, kept_count(len(places), 0.5)).tolist()

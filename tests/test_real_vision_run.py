@@ -13,14 +13,23 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 from real import probe  # noqa: E402
 from real.data import load_prompts  # noqa: E402
 from real.folder import RunFolder, read_run  # noqa: E402
-from real.models import load_target  # noqa: E402
+from real.loop import Settings, decode  # noqa: E402
+from real.models import load_target, load_text_target  # noqa: E402
+from real.neartie import exact_twin, explain  # noqa: E402
 from real.record import decode_plain  # noqa: E402
+from real.session import ANY_LATENCY, open_session  # noqa: E402
+from real.vision import attention  # noqa: E402
 from real.vision.load import prompt_for  # noqa: E402
-from specsim.errors import run_cli  # noqa: E402
+from specsim.engine import replay  # noqa: E402
+from specsim.errors import ConfigError, run_cli  # noqa: E402
+from specsim.online import OnlineController  # noqa: E402
+from specsim.roundlog import read_round_log  # noqa: E402
 from specsim.trace import read_trace  # noqa: E402
+from tests.real_law import FixedClock  # noqa: E402
 from tests.real_runs import LATENCY, THIRD_PARTY_WARNINGS, run  # noqa: E402
 from tests.real_tiny import save_tiny  # noqa: E402
 from tests.real_vision_files import save_questions, save_vision  # noqa: E402
+from tests.test_real_vision_lossless import LooksAtCache  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 CLASSES = ("qwen2_5_vl", "qwen3_vl", "llava")
@@ -59,10 +68,13 @@ def outputs(out: Path) -> dict[str, dict[str, list[int]]]:
     }
 
 
-@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize(
-    ("drafter", "controllers"),
-    [("prompt-lookup", "[static:length=3,libraspec]"), ("self:arms=ARMS,length=3", "[sp2ec,arm:index=1]")],
+    ("name", "drafter", "controllers"),
+    [
+        ("qwen2_5_vl", "prompt-lookup", "[static:length=3,libraspec]"),
+        ("qwen3_vl", "self:arms=ARMS,length=3", "[sp2ec,arm:index=1]"),
+        ("llava", "layer-skip:skip=1", "[static:length=2,libraspec]"),
+    ],
 )
 def test_questions_are_answered_as_by_plain_decoding(
     place: Path, tmp_path: Path, name: str, drafter: str, controllers: str
@@ -135,3 +147,115 @@ def test_arm_traces_are_what_live_drafts_do(place: Path, tmp_path: Path, name: s
     left = np.concatenate([n - 1 - np.arange(n) for n in np.bincount(chunk.request)])
     assert chunk.arm_accept_len[:, -1].tolist() == np.minimum(3, left).tolist()
     assert chunk.arm_accept_len[:, :-1].min() < 3
+
+
+# --- pruned visual tokens --------------------------------------------------------------------------------------------
+
+PRUNED = {
+    "qwen2_5_vl": "self:prune=0,0.5,0.9,length=3",
+    "qwen3_vl": "self:prune=0.3,0.7,0.9,choice=attention,queries=similar,nested=1,skip=m1,length=3",
+    "llava": "self:prune=0,0.5,1,choice=random,tree=published,length=3",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_pruned_drafts_change_no_output_and_leave_the_targets_cache(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """After every round the cache is that of a fresh pass over pictures and text (`LooksAtCache`)."""
+    monkeypatch.setattr("real.session.Target", LooksAtCache)
+    chosen = "[sp2ec,ucbspec,klucb-unimodal,arm:index=2]"
+    out = tmp_path / "out"
+    flags = [*arguments(place, name, PRUNED[name], controllers=chosen), "--data.requests=2", f"--record.out={out}"]
+    assert run(*flags) == 0
+    for answers in outputs(out).values():
+        assert len(answers) == 5
+        assert all(output == answers["plain"] for output in answers.values())
+    _, columns = read_round_log(out / "rounds.parquet")
+    assert set(columns["arm"].tolist()) >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_live_rounds_are_the_replay_of_the_arm_trace(place: Path, tmp_path: Path, name: str) -> None:
+    spelled = PRUNED[name].replace(",tree=published", "")
+    assert recorded(place, tmp_path / "arms.parquet", name, spelled) == 0
+    meta, chunk = read_trace(tmp_path / "arms.parquet")
+    assert meta.arms is not None
+    rates = spelled.partition("prune=")[2].split(",")[:3]
+    more = "+skip=m1" if "skip" in spelled else ""
+    assert [arm["name"] for arm in meta.arms] == [f"prune={rate}{more}" for rate in reversed(rates)]
+    assert (chunk.arm_draft_s > 0).all()
+    session = open_session(str(place / name), spelled, device="cpu", max_draft_len=4)
+    prompts = {prompt.id: prompt for prompt in load_prompts(str(place / "questions"))}
+    chosen = [prompt_for(session.loaded, prompts[id]) for id in meta.extra["prompt_ids"]]
+    for arm in range(3):
+        live = []
+        for number, prompt in enumerate(chosen):
+            online = OnlineController(session.controllers([f"arm:index={arm}"], ANY_LATENCY)[0], compiled=False)
+            settings = Settings(max_new_tokens=NEW, stop_ids=session.loaded.stop_ids)
+            found = decode(session.target, session.drafter, online, prompt, settings, clock=FixedClock())
+            live += [(number, row.pos, row.accepted_len, row.emitted_len) for row in found.rounds]
+        [log] = replay(meta, [chunk], ANY_LATENCY, [f"arm:index={2 - arm}"], keep_rounds=True, compiled=False).rounds
+        columns = ("request", "pos", "accepted_len", "emitted_len")
+        assert live == [tuple(int(log[key][n]) for key in columns) for n in range(len(log["pos"]))]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("prune=2", "prune is '2'; allowed: a number from 0 to 1"),
+        ("prune=0.9,0.5", "allowed: ascending, each 0..1"),
+        ("prune=0.5,choice=best", "choice 'best'; allowed: two-stage"),
+        ("prune=0.5,choice=uniform,share=0.4", "share has no say in choice=uniform"),
+        ("prune=0.5,choice=attention,attended=0.4", "attended has no say in choice=attention"),
+        ("prune=0.5,share=0.4,attended=0.1", "give one of them"),
+        ("prune=0.5,queries=some", "queries is 'some'; allowed: all, similar"),
+        ("prune=0.5,nested=2", "nested is '2'; allowed: 0 or 1"),
+        ("skip=1,nested=1", "nested belongs to prune=..."),
+        ("prune=0.5,build=cossim", "name its arms in one way"),
+        ("prune=0.5,skip=1,lengths=1,2", "lengths belongs to skip=..., a single arm"),
+    ],
+)
+def test_bad_options_of_pruning_are_refused(place: Path, options: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_session(str(place / "llava"), f"self:{options}", device="cpu")
+    assert complaint in str(refused.value)
+
+
+def test_pruning_needs_a_target_with_pictures_and_other_commands_a_text_target(place: Path, tmp_path: Path) -> None:
+    flags = arguments(place, "text", "self:prune=0.5", "texts.jsonl")
+    assert run(*flags, f"--record.out={tmp_path / 'out'}") == 2
+    assert recorded(place, tmp_path / "one.parquet", "llava", "self:prune=0.5,length=3") == 2
+    with pytest.raises(ConfigError, match="is a vision-language model, which this does not work with"):
+        load_text_target(str(place / "llava"), device="cpu")
+
+
+def test_attention_is_told_prompt_by_prompt(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [f"--target={place / 'llava'}", f"--dataset={place / 'questions'}", "--requests=4", "--device=cpu"]
+    with pytest.raises(SystemExit) as leaving:
+        run_cli(attention.main, command)
+    assert not leaving.value.code
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["prompt"] for line in told] == ["two", "line-3", "7"]
+    for line in told:
+        assert line["visual_tokens"] % 16 == 0
+        assert 1 <= line["tokens_for_share"] <= 0.4 * line["visual_tokens"] + 1
+        assert 0 < line["top_0.01"] < line["top_0.1"] < line["top_0.5"] < 1
+        assert line["top_0.5"] >= 0.5
+    with pytest.raises(SystemExit) as leaving:
+        run_cli(attention.main, [f"--target={place / 'text'}", *command[1:]])
+    assert leaving.value.code == 2
+
+
+def test_differences_behind_pictures_are_explained(place: Path) -> None:
+    """By passes that see the pictures: the plain output's token is the likeliest there, in wider precision too."""
+    loaded = load_target(str(place / "qwen2_5_vl"), device="cpu")
+    prompt = prompt_for(loaded, load_prompts(str(place / "questions"))[0])
+    plain = decode_plain(loaded.model, prompt, NEW, ())
+    other = [*plain[:4], plain[4] + 1, *plain[5:]]
+    found = explain(loaded.model, exact_twin(loaded.model), prompt, plain, other)
+    assert found is not None
+    assert (found.place, found.near_tie) == (4, False)
+    assert found.gap == pytest.approx(found.exact_gap, abs=1e-3)
+    assert found.gap > 0
+    assert next(loaded.vision.whole.parameters()).dtype == torch.float32  # the twin is another model

@@ -10,8 +10,9 @@ Owns the scores, the choice of tokens and families of such choices. Knows no mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +21,6 @@ from specsim.errors import ConfigError
 
 SHARE: Final = 0.4
 """Share of all attention that the first stage keeps, as released."""
-DROP_RATE: Final = 0.9
-"""Share of visual tokens left out, as released."""
-
 Ranks = NDArray[np.int64]
 """Ranks among the visual tokens, ascending."""
 
@@ -198,30 +196,81 @@ def sequence_positions(tokens: Sequence[int], visual: int, kept: Ranks) -> Ranks
     return np.sort(np.concatenate([np.flatnonzero(ids != visual), places[kept]]))
 
 
+TWO_STAGE, ATTENTION, UNIFORM, RANDOM = "two-stage", "attention", "uniform", "random"
+KINDS: Final = (TWO_STAGE, ATTENTION, UNIFORM, *get_args(Window), RANDOM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which of the published rules chooses, and its settings.
+
+    Args:
+        kind: one of `KINDS`: `two_stage`, `attention_only`, `uniform`, a `window`, or `at_random`.
+        share, fraction, lowest_first: of `two_stage`; `lowest_first` of `attention_only` too.
+
+    Raises:
+        ConfigError: another kind.
+    """
+
+    kind: str = TWO_STAGE
+    share: float = SHARE
+    fraction: float | None = None
+    lowest_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"SpecVLM: choice {self.kind!r}; allowed: {', '.join(KINDS)}")
+
+    @property
+    def looks(self) -> bool:
+        """Whether scores decide."""
+        return self.kind in (TWO_STAGE, ATTENTION)
+
+    def kept(self, scores: NDArray[np.floating], keep: int, seed: Sequence[int] = ()) -> Ranks:
+        """The ranks kept of the tokens that these scores belong to, ascending.
+
+        Args:
+            scores: float32[n]; rules that do not look use their number alone.
+            keep: how many, 0..n.
+            seed: of random choices.
+        """
+        n = len(scores)
+        if self.kind == TWO_STAGE:
+            settings: dict[str, Any] = {"fraction": self.fraction, "lowest_first": self.lowest_first}
+            return two_stage(scores, keep, share=self.share, **settings)
+        if self.kind == ATTENTION:
+            return attention_only(-scores if self.lowest_first else scores, keep)
+        if self.kind == RANDOM:
+            return at_random(np.random.default_rng(list(seed)).permutation(n).tolist(), keep)
+        return uniform(n, keep) if self.kind == UNIFORM else window(n, keep, cast(Window, self.kind))
+
+
 def family(
-    scores: ArrayLike, drop_rates: Sequence[float], *, nested: bool = False, share: float = SHARE
+    scores: ArrayLike,
+    drop_rates: Sequence[float],
+    choice: Choice,
+    *,
+    nested: bool = False,
+    seed: Sequence[int] = (),
 ) -> list[Ranks]:
-    """One choice for each drop rate, ascending: the arms of SP2ec, from the draft that sees most to the one that sees
-    least. The order is that of the released arms (by ascending amount left out).
+    """One choice for each drop rate: the arms of SP2ec, from the draft that sees most to the one that sees least.
 
     Args:
         scores: float32[n].
-        drop_rates: in any order. Rates that keep equally many tokens give one arm.
+        drop_rates: ascending.
+        choice: the rule.
         nested: whether each choice is made among the tokens of the one before it, by the same rule; else each is made
             among all tokens, and the spread of one need not lie in that of the other.
-        share: as in `two_stage`.
+        seed: as for `Choice.kept`.
 
     Raises:
-        ConfigError: no rate, or one outside 0..1.
+        ConfigError: a rate outside 0..1.
     """
     values = np.asarray(scores, np.float32)
-    counts = sorted({kept_count(len(values), rate) for rate in drop_rates}, reverse=True)
-    if not counts:
-        raise ConfigError("SpecVLM: no drop rate; name at least one, e.g. 0.9")
     chosen: list[Ranks] = []
     pool = np.arange(len(values))
-    for keep in counts:
-        chosen.append(pool[two_stage(values[pool], keep, share=share)])
+    for rate in drop_rates:
+        chosen.append(pool[choice.kept(values[pool], kept_count(len(values), rate), seed)])
         if nested:
             pool = chosen[-1]
     return chosen

@@ -58,6 +58,10 @@ class Family(Protocol):
         """What `cost` gives for each arm, NaN where that is not known beforehand."""
         return (math.nan,) * self.size
 
+    def budgets(self, costs: tuple[float, ...]) -> tuple[float, ...]:
+        """What each arm keeps, for traces; `costs`: of the arms."""
+        return costs
+
     def name(self, number: int) -> str:
         """Of an arm, for traces; empty: it leaves nothing out."""
         return str(self.arm(number))

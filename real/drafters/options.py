@@ -29,6 +29,13 @@ def whole(name: str, key: str, text: str, *, low: int = 1, high: int = MAX_DRAFT
     return int(text)
 
 
+def switch(name: str, key: str, text: str) -> bool:
+    """The value of an option that is 0 (no) or 1 (yes); arguments and errors as for `whole`."""
+    if text not in ("0", "1"):
+        raise ConfigError(f"{name}: {key} is {text!r}; allowed: 0 or 1")
+    return text == "1"
+
+
 def fraction(name: str, key: str, text: str) -> float:
     """The value of an option that is a number from 0 to 1; arguments and errors as for `whole`."""
     try:

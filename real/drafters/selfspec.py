@@ -36,6 +36,9 @@ from real.draws import Draws
 from real.models import Loaded
 from real.target import Loan
 from real.verify import Draft, Processor, Proposal
+from real.vision.load import VisionLoaded
+from real.vision.pruning import KEYS as PRUNING_KEYS
+from real.vision.pruning import pruned_arms
 from specsim.errors import ConfigError
 
 DRAFT_LEN = 4
@@ -163,13 +166,14 @@ class SelfDrafter(Drafter):
 def make_selfspec(
     options: Mapping[str, str], loaded: Loaded, *, max_draft_len: int, sampling: str, merge_prompt: bool
 ) -> SelfDrafter:
-    """The drafter `self:skip=9-14`, `self:arms=FILE` or `self:build=cossim` of a target.
+    """The drafter `self:skip=9-14`, `self:arms=FILE`, `self:build=cossim` or `self:prune=0,0.5,0.9` of a target.
 
     Args:
         options: `skip`: one arm (`real.builders.arm`), with `lengths` one for each length of its drafts; `arms`: a file
             of several; `build`: makes them for every prompt (`real.drafters.cossim` has its options, of which `arms` is
-            a number); `length`: tokens that an arm drafts, and the longest draft where there are several; `stop`,
-            `tree`: as for `SelfDrafter`.
+            a number); `prune`: one for each share of visual tokens left out (`real.vision.pruning` has its options),
+            with or without `skip`; `length`: tokens that an arm drafts, and the longest draft where there are several;
+            `stop`, `tree`: as for `SelfDrafter`.
         loaded: the target.
         max_draft_len: most tokens proposed in a round.
         sampling: has to be `greedy`.
@@ -183,7 +187,7 @@ def make_selfspec(
     if options.get("tree", PUBLISHED) != PUBLISHED:
         raise ConfigError(f"self: tree is {options['tree']!r}; allowed: {PUBLISHED}")
     blocks = SubBlocks(loaded.model)
-    family, named = _family(options, blocks)
+    family, named = _family(options, blocks, loaded)
     if "lengths" in options:
         family = _of_lengths(options, family, max_draft_len)
     longest = max(family.lengths, default=min(DRAFT_LEN, max_draft_len))
@@ -210,17 +214,20 @@ def _check_ways(options: Mapping[str, str]) -> None:
     alone = sorted(set(options) & set(COSSIM_KEYS) - {"arms"})
     if "build" not in options and alone:
         raise ConfigError(f"self: {alone[0]} belongs to build={COSSIM}; name that too, or leave it out")
-    ways = ("skip" in options) + ("arms" in options or "build" in options)
+    pruning = sorted(set(options) & set(PRUNING_KEYS) - {"prune"})
+    if "prune" not in options and pruning:
+        raise ConfigError(f"self: {pruning[0]} belongs to prune=...; name that too, or leave it out")
+    ways = ("skip" in options or "prune" in options) + ("arms" in options or "build" in options)
     if ways != 1:
         raise ConfigError(
-            "self: name its arms in one way: skip=9-14 (one arm), arms=FILE (an arms.json), or build=cossim (made for "
-            "every prompt)"
+            "self: name its arms in one way: skip=9-14 (one arm), arms=FILE (an arms.json), build=cossim (made for "
+            "every prompt), or prune=0,0.5,0.9 (visual tokens left out, with or without skip)"
         )
 
 
 def _of_lengths(options: Mapping[str, str], family: Family, max_draft_len: int) -> LengthArms:
     """The one arm of a family at every length that is named."""
-    if "skip" not in options or family.size != 1:
+    if "skip" not in options or "prune" in options:
         raise ConfigError("self: lengths belongs to skip=..., a single arm; name that, or give all arms one length")
     if "length" in options:
         raise ConfigError("self: length and lengths both say how long drafts are; give one of them")
@@ -230,13 +237,21 @@ def _of_lengths(options: Mapping[str, str], family: Family, max_draft_len: int) 
     return LengthArms(family.arm(0), lengths)
 
 
-def _family(options: Mapping[str, str], blocks: SubBlocks) -> tuple[Family, dict[str, str]]:
+def _family(options: Mapping[str, str], blocks: SubBlocks, loaded: Loaded) -> tuple[Family, dict[str, str]]:
     """(arms in the controllers' order; what names them, since costs and acceptance of other arms are another's)."""
     if "build" in options:
         return cossim_arms(options, blocks), {}
-    if "skip" in options:
-        arm = Arm.parse(options["skip"], blocks.n_layers)
-        return FixedArms([arm]), {"skip": str(arm)}
+    arm = Arm.parse(options["skip"], blocks.n_layers) if "skip" in options else None
+    named = {} if arm is None else {"skip": str(arm)}
+    if "prune" in options:
+        if not isinstance(loaded, VisionLoaded):
+            raise ConfigError(
+                f"self: prune leaves out visual tokens, which target {loaded.name!r} does not have; use a "
+                "vision-language target (docs/vision.md), or leave out layers (skip=9-14)"
+            )
+        return pruned_arms(options, loaded.vision, arm), named
+    if arm is not None:
+        return FixedArms([arm]), named
     file = read_arms(options["arms"])
     if file.n_layers != blocks.n_layers:
         raise ConfigError(

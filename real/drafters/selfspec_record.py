@@ -141,7 +141,8 @@ def arms_of(drafter: SelfDrafter, draft_s: np.ndarray) -> tuple[dict[str, Any], 
         draft_s: float[n, K] seconds of whole drafts, in the order of traces; their medians are told, per token.
     """
     seconds = np.median(draft_s.astype(np.float64), axis=0) / drafter.arm_draft_len
+    budgets = drafter.family.budgets(drafter.arm_costs)
     return tuple(
         {"name": name, "budget": kept, "draft_s": float(one)}
-        for name, kept, one in zip(names_of(drafter), reversed(drafter.arm_costs), seconds, strict=True)
+        for name, kept, one in zip(names_of(drafter), reversed(budgets), seconds, strict=True)
     )
