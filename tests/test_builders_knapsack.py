@@ -32,6 +32,7 @@ from real.builders.knapspec import (
 )
 from real.builders.similarity import mean_cosine
 from specsim.errors import ConfigError
+from tests.arm_masks import mask_of
 from tests.real_law import one_thread  # noqa: F401 - a fixture
 
 Net = tuple[Callable, list]
@@ -182,7 +183,7 @@ def test_candidates_keep_the_ends_and_the_budget(layers, seed, times):
     for c in found:
         assert c.weight == c.arm.skipped(*weights) <= budget
         assert not {0, layers - 1} & (c.arm.attention | c.arm.mlp)
-        states = end_of((run, teacher), [k for k, out in enumerate(c.arm.mask(layers)) if out])
+        states = end_of((run, teacher), [k for k, out in enumerate(mask_of(c.arm, layers)) if out])
         same = (states[-1] @ head.T).argmax(-1) == (teacher[-1] @ head.T).argmax(-1)
         assert c.match == pytest.approx(float(same.double().mean()), abs=1e-9)
     assert found[0].arm == Arm()

@@ -29,6 +29,7 @@ from real.drafters.subblocks import SubBlocks  # noqa: E402
 from real.loop import Decoded, Settings, decode  # noqa: E402
 from real.target import Target  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
+from tests.arm_masks import mask_of  # noqa: E402
 from tests.real_law import FixedClock, one_thread  # noqa: E402, F401 - one_thread is a fixture
 from tests.real_lossless import plain_greedy  # noqa: E402
 from tests.real_selfspec import ARMS, HALVED, Reference, blocks_of, controller_for  # noqa: E402
@@ -57,7 +58,7 @@ def test_sub_blocks_run_one_by_one_are_the_models_of_arms(name: str) -> None:
     states = torch.stack([opened.states[0]] * len(ARMS))
     for part in range(2 * blocks.n_layers):
         ran = opened.run(part, states)
-        out = torch.tensor([arm.mask(blocks.n_layers)[part] for arm in ARMS], dtype=torch.bool)
+        out = torch.tensor([mask_of(arm, blocks.n_layers)[part] for arm in ARMS], dtype=torch.bool)
         states = torch.where(out[:, None, None], states, ran)
         assert torch.allclose(states[0], opened.states[part + 1], atol=1e-5)
     assert ARMS[0] == Arm()

@@ -17,7 +17,7 @@ from real.models import load_target
 from real.target import Target
 from real.vision.data import BENCHMARKS, PictureFiles
 from real.vision.encode import Encoder
-from real.vision.load import VisionLoaded, library_processor
+from real.vision.load import VisionLoaded
 from real.vision.model import VisionModel
 from real.vision.pictures import Pictures, open_pictures
 from specsim.errors import ConfigError
@@ -276,7 +276,13 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
 def test_tensors_are_those_of_the_librarys_processor(name: str, files: Path, tmp_path: Path) -> None:
     """Where torchvision imports beside this torch, which it does not with PyPI's for the CPU build."""
     pytest.importorskip("torchvision", exc_type=ImportError)
-    from transformers import Qwen2_5_VLProcessor, Qwen2VLVideoProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+    from transformers import (
+        AutoProcessor,
+        Qwen2_5_VLProcessor,
+        Qwen2VLVideoProcessor,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
 
     kinds = (
         (Qwen2_5_VLProcessor, Qwen2VLVideoProcessor)
@@ -289,7 +295,7 @@ def test_tensors_are_those_of_the_librarys_processor(name: str, files: Path, tmp
     made = kinds[0](like, tokenizer(name), kinds[1](**same, **norm, cap_pixels_per_frame=False))
     vision_model(name).whole.save_pretrained(tmp_path)
     made.save_pretrained(tmp_path)
-    library = library_processor(str(tmp_path))
+    library = AutoProcessor.from_pretrained(tmp_path)
     for question in load_prompts(str(files))[:2]:
         kind = "video" if question.frames else "image"
         shown = open_pictures(question.frames or question.images)

@@ -100,7 +100,7 @@ def loop_with_arms(case: Case) -> Checks:
         yield f"epoch {number} arms", order, epoch["arms_removed_blocks"]
         sizes = [len(made.arm(k).attention) for k in range(made.rounds)]
         yield f"epoch {number} construction", sizes, epoch["construction_blocks_removed_per_round"]
-        written += cossim.WARMUP_TOKENS
+        written += parameters["warmup_tokens"]
         for removed in (*sizes, *epoch["selection_blocks_removed_per_round"]):
             table = inputs["committed_tokens_cycled_by_blocks_removed"][str(removed)]
             written += table[tokens[str(removed)] % len(table)]
@@ -119,7 +119,7 @@ def warmup(case: Case) -> Checks:
         other = cossim.warmup_importance([np.ones_like(passes[-1]) if k == number else p for k, p in enumerate(passes)])
         used += [number] if not np.array_equal(got, other) else []
     yield "passes_averaged", used, expected["passes_averaged"]
-    yield "tokens_generated", cossim.WARMUP_TOKENS, expected["tokens_generated"]
+    yield "tokens_generated", case["parameters"]["full_model_tokens"], expected["tokens_generated"]
     yield "too few passes", cossim.warmup_importance(passes[:3]), None
 
 
@@ -339,11 +339,16 @@ def initial_set(case: Case) -> Checks:
     yield "sublayers_to_skip", counts, case["expected"]["sublayers_to_skip"]
 
 
+# By the probability of the most probable token, greedy and sampled.
+SWIFT = spine.Widths(((0.95, 3), (0.8, 5), (0.5, 8)), 10)
+SWIFT_SAMPLING = spine.Widths(((0.95, 1), (0.8, 3), (0.5, 5)), 10)
+
+
 def swift_width(case: Case) -> Checks:
     tops, expected = case["inputs"]["top1_probability_per_draft_step"], case["expected"]
-    widths = [spine.SWIFT.of(p) for p in tops]
+    widths = [SWIFT.of(p) for p in tops]
     yield "widths_greedy", widths, expected["widths_greedy"]
-    yield "widths_sampling", [spine.SWIFT_SAMPLING.of(p) for p in tops], expected["widths_sampling"]
+    yield "widths_sampling", [SWIFT_SAMPLING.of(p) for p in tops], expected["widths_sampling"]
     tokens, _ = spine.spine_tree([list(range(width)) for width in widths])
     yield "number_of_drafted_nodes_greedy", len(tokens), expected["number_of_drafted_nodes_greedy"]
 
@@ -353,7 +358,7 @@ def swift_tree(case: Case) -> Checks:
 
     inputs, expected = case["inputs"], case["expected"]
     ranked = [
-        tokens[: spine.SWIFT.of(p)]
+        tokens[: SWIFT.of(p)]
         for tokens, p in zip(
             inputs["ranked_draft_tokens_per_step"], inputs["top1_probability_per_draft_step"], strict=True
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from real.builders.arm import Arm
+from tests.arm_masks import mask_of
 from tests.vectors_builders import near
 from tests.vectors_tools import Case, Checks
 
@@ -57,12 +58,12 @@ def knapsack_selection(case: Case) -> Checks:
     yield "number_of_states_entering_each_block", list(seen.entering), entering
     yield "number_of_table_collisions", seen.collisions, expected["number_of_table_collisions"]
     want = expected["candidates"]
-    yield "masks", [list(c.arm.mask(layers)) for c in found], [c["mask"] for c in want]
+    yield "masks", [list(mask_of(c.arm, layers)) for c in found], [c["mask"] for c in want]
     yield near("match rates", [c.match for c in found], [c["match_rate"] for c in want], 1e-6)
     yield near("similarities", [c.similarity for c in found], [c["similarity"] for c in want], tolerance["similarity"])
     yield from chosen(knapspec.choose(found, n_layers=layers, times=times, published=True), expected, case)
     best = knapspec.choose(found, n_layers=layers, times=times, published=True)
-    mask = found[best.place if best else 0].arm.mask(layers)
+    mask = mask_of(found[best.place if best else 0].arm, layers)
     yield "chosen_mask", list(mask), expected["chosen_mask"]
 
 
@@ -110,7 +111,7 @@ def arm_shortlist(case: Case) -> Checks:
     parameters, layers = case["parameters"], len(rows[0]["mask"]) // 2
     listed = knapspec.shortlist(scored, parameters["arms_wanted"], zero=parameters["zero_skip_score"])
     got = [
-        {"budget": c.weight, "mask": list(c.arm.mask(layers)), "score": score, "score_rank": rank}
+        {"budget": c.weight, "mask": list(mask_of(c.arm, layers)), "score": score, "score_rank": rank}
         for c, score, rank in listed
     ]
     yield "selected", got, case["expected"]["selected"]
@@ -135,7 +136,7 @@ def knapsack_arms(case: Case) -> Checks:
     )
     want = expected["arms"]
     yield "budgets", [entry.candidate.weight for entry in listed], [arm["budget"] for arm in want]
-    yield "masks", [list(entry.candidate.arm.mask(layers)) for entry in listed], [arm["mask"] for arm in want]
+    yield "masks", [list(mask_of(entry.candidate.arm, layers)) for entry in listed], [arm["mask"] for arm in want]
     yield "ranks", [entry.rank for entry in listed], [arm["score_rank"] for arm in want]
     yield near("scores", [entry.score for entry in listed], [arm["score"] for arm in want], tolerance["score"])
     rates = [entry.candidate.match for entry in listed]

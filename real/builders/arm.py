@@ -135,22 +135,14 @@ class Arm:
         Raises:
             ConfigError: a layer the target does not have, or nothing left to run.
         """
-        self._check_layers(n_layers)
+        wrong = sorted(layer for layer in self.attention | self.mlp if layer >= n_layers)
+        if wrong:
+            raise ConfigError(f"arm {str(self)!r}: no layer {wrong[0]}; the target has layers 0..{n_layers - 1}")
         if self.skipped() == 2 * n_layers:
             raise ConfigError(
                 f"arm {str(self)!r}: leaves out all {n_layers} layers; keep at least one attention or MLP"
             )
         return self
-
-    def mask(self, n_layers: int) -> tuple[int, ...]:
-        """1 for each sub-block left out, in the order they run: entry 2i attention, 2i+1 MLP of layer i."""
-        self._check_layers(n_layers)
-        return tuple(int(n // 2 in (self.mlp if n % 2 else self.attention)) for n in range(2 * n_layers))
-
-    def _check_layers(self, n_layers: int) -> None:
-        wrong = sorted(layer for layer in self.attention | self.mlp if layer >= n_layers)
-        if wrong:
-            raise ConfigError(f"arm {str(self)!r}: no layer {wrong[0]}; the target has layers 0..{n_layers - 1}")
 
     def skipped(self, attention: float = 1, mlp: float = 1) -> float:
         """How much it leaves out, with the cost of one attention and of one MLP in any common unit."""

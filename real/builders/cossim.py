@@ -22,9 +22,9 @@ from specsim.errors import ConfigError
 
 PROTECTED: Final = 2
 """Blocks at either end that are never removed."""
-WARMUP_TOKENS: Final = 5
-"""Tokens the released code decodes with the full model before it builds; the paper says 4. Either way the passes
-1, 2 and 3 (from 0, the prompt's) are averaged."""
+WARMUP_PASSES: Final = 4
+"""Of the full model, before anything is removed: the first is never used, the three after it are averaged. The
+released code makes five, the paper says four."""
 
 Rows = NDArray[np.float32]
 
@@ -97,8 +97,8 @@ def warmup_importance(passes: Sequence[Rows | None]) -> Rows | None:
     Returns:
         The mean of passes 1, 2 and 3; None when there are fewer: then no arms can be built.
     """
-    used = [row for row in passes[1:4] if row is not None]
-    return mean_importance(np.stack(used)) if len(used) == 3 else None
+    used = [row for row in passes[1:WARMUP_PASSES] if row is not None]
+    return mean_importance(np.stack(used)) if len(used) == WARMUP_PASSES - 1 else None
 
 
 def usable_rows(passes: Rows, kept: int, probe: Rows | None) -> Rows:

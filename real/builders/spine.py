@@ -33,8 +33,6 @@ class Widths(NamedTuple):
 
 
 SP2EC: Final = Widths(((0.8, 2), (0.5, 3)), 5)
-SWIFT: Final = Widths(((0.95, 3), (0.8, 5), (0.5, 8)), 10)
-SWIFT_SAMPLING: Final = Widths(((0.95, 1), (0.8, 3), (0.5, 5)), 10)
 
 
 def spine_tree(ranked: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

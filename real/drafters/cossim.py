@@ -18,6 +18,7 @@ import torch
 
 from real.builders.arm import Arm
 from real.builders.cossim import (
+    WARMUP_PASSES,
     Boundary,
     Construction,
     Rows,
@@ -44,7 +45,6 @@ WARMUPS: Final = (PROMPT, TOKENS)
 NEVER, ALWAYS, NEEDED = "0", "1", "needed"
 PROBES: Final = (NEVER, ALWAYS, NEEDED)
 KEYS: Final = ("arms", "fraction", "zero", "warmup", "probe", "rebuild")
-_PASSES: Final = 4  # of the warm-up: the first is never used, the three after it are averaged
 
 
 class CossimArms(Family):
@@ -205,7 +205,7 @@ class CossimArms(Family):
         passes, token = [], last
         room = self._cache.capacity - self._cache.length
         with self._cache.aside(self._cache.length):
-            for _ in range(min(_PASSES, room)):
+            for _ in range(min(WARMUP_PASSES, room)):
                 logits, states = self._blocks.states(self._blocks.target, Arm(), token, self._cache)
                 passes.append(_rows(states[None])[0])
                 token = logits[-1:].argmax(dim=-1)

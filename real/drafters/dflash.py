@@ -37,7 +37,7 @@ from specsim.errors import ConfigError
 from specsim.kernel import passes_for
 from specsim.schema import PASS_RULES
 
-KEEP_FIRST, PER_LENGTH = "keep-first", "per-length"
+KEEP_FIRST = "keep-first"
 
 
 class BlockDenoiser:

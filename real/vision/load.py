@@ -1,13 +1,11 @@
 """Loading vision-language models by folder or hub id: `load_vision`, as `real.models.load_target` for text.
 
 Owns which files of a folder say how pictures are prepared. Image processors are the library's PIL ones on every
-machine, so that a result does not depend on whether torchvision is installed; `library_processor` is the library's own
-way, for comparison where it runs.
+machine, so that a result does not depend on whether torchvision is installed.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,23 +113,6 @@ def within(loaded: Loaded, visual_tokens: int | None) -> Loaded:
         )
     pictures = loaded.encode.pictures.within(visual_tokens)
     return replace(loaded, encode=Encoder(loaded.vision, loaded.tokenizer, pictures))
-
-
-def library_processor(name_or_path: str) -> Any:
-    """The library's own processor, text and pictures in one.
-
-    Raises:
-        ConfigError: it cannot be loaded, as without a torchvision that fits the installed torch.
-    """
-    from transformers import AutoProcessor
-
-    with complaints(
-        f"the library's processor of {name_or_path!r} cannot be loaded",
-        "install the torchvision that belongs to this torch, or use real.vision.encode, which needs none",
-    ):
-        # Fails here rather than within the library, which would go on without it.
-        importlib.import_module("torchvision")
-        return AutoProcessor.from_pretrained(name_or_path)
 
 
 def _json_of(name_or_path: str, file: str) -> dict[str, Any] | None:
