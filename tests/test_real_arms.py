@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import io
 import itertools
 import json
+import math
 import re
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 import real.arms.__main__ as command  # noqa: E402
 from real.arms.plan import BUILDERS  # noqa: E402
 from real.builders.arm import Arm, ArmFile, nested, read_arms  # noqa: E402
+from real.builders.knapspec import MAX_WEIGHT  # noqa: E402
 from real.drafters.choose import parse_drafter  # noqa: E402
 from real.drafters.selfspec import SelfDrafter  # noqa: E402
 from real.drafters.subblocks import SubBlocks  # noqa: E402
@@ -163,6 +170,10 @@ def test_sub_blocks_are_timed_where_no_times_are_given(folder: Path, monkeypatch
         ("swift", ["--ratio=0.31"], "leave out 3, 7, 3; choose such that each"),
         ("swift", ["--trials=-1"], "trials -1; allowed: at least 0"),
         ("swift", ["--arms=3"], "--arms belongs to --builder cossim or knapspec or random"),
+        ("swift", ["--max-score=nan"], "max_score nan; allowed: a finite"),
+        ("swift", ["--max-score=inf"], "max_score inf; allowed: a finite"),
+        ("clasp", ["--ratio=nan"], "--ratio nan; allowed: above 0"),
+        ("clasp", ["--ratio=inf"], "--ratio inf; allowed: above 0"),
         ("clasp", ["--ratio=1"], "ratio 1 leaves out 8 of 8 layers; allowed: 1..7"),
         ("clasp", ["--ratio=0.1"], r"ratio 0\.1 leaves out 0"),
         ("cossim", ["--window=0"], "--window belongs to --builder swift"),
@@ -233,6 +244,60 @@ def test_show_of_a_file_made_elsewhere(folder: Path, capsys: pytest.CaptureFixtu
     assert "a3+m2,5" in out
     assert "construction" not in out
     assert run("show", str(folder / "none.json")) == 2
+
+
+WHOLE = {
+    "seconds": {"passes": 0.1, "search": 0.1, "bookkeeping": 0.0},
+    **dict.fromkeys(("rounds", "tokens", "trials", "generated", "generation_s"), 1),
+    "weights": {"attention": 1, "mlp": 2},
+    "kept": [1, None],
+    "scores": [None, 0.5],
+}
+ODD = (None, True, "x", [], [1], {}, ["x", "y"], {"passes": "x"}, math.nan, math.inf, 10**400)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(sorted(WHOLE)), odd=st.sampled_from(ODD), drop=st.booleans(), inside=st.booleans())
+def test_a_construction_from_elsewhere_is_shown_or_refused(
+    key: str, odd: Any, drop: bool, inside: bool, folder: Path
+) -> None:
+    """Whatever one of its values is replaced by; nothing is shown of what is refused."""
+    told = copy.deepcopy(WHOLE)
+    held: Any = told[key] if inside and isinstance(told[key], dict) else told
+    place = next(iter(held)) if held is not told else key
+    held[place] = odd
+    if drop:
+        del held[place]
+    document = ArmFile("t", 8, "by hand", (Arm(), Arm.parse("3"))).to_json() | {"construction": told}
+    (folder / "odd.json").write_text(json.dumps(document))
+    shown, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(err):
+        status = run("show", str(folder / "odd.json"))
+    optional = held is told and key in ("weights", "kept", "scores")
+    fine = optional and (drop or (odd is None and key != "weights"))
+    assert status == (0 if fine else 2)
+    if status:
+        assert re.search(rf"odd\.json: construction: {key}\S* is .*; allowed: ", err.getvalue())
+        assert not shown.getvalue()
+
+
+def test_a_file_nested_too_deep_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "deep.json").write_text("[" * 100_000)
+    assert run("show", str(folder / "deep.json")) == 2
+    assert "deep.json: not JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("times", ["1e-300,0,1e300", "1e300,0,1e-300"])
+def test_times_that_differ_beyond_floats_weigh_the_most(times: str, folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(SHORT, "knapspec", [f"--latency={times}"])
+    assert max(built(folder, "knapspec").construction["weights"].values()) == MAX_WEIGHT
+
+
+def test_one_context_is_refused_before_anything_is_measured(folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setitem(SHORT, "knapspec", [])
+    monkeypatch.setattr("real.arms.plan.measure", lambda *args, **how: pytest.fail("measured"))
+    assert build(folder, "knapspec", "--context=8", "--context=8") == 2
+    assert "--context 8 alone; allowed: at least two lengths" in capsys.readouterr().err
 
 
 def test_what_a_target_keeps_is_by_its_weights(folder: Path) -> None:

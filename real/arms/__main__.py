@@ -15,7 +15,7 @@ from rich.console import Console
 
 from real.arms.job import Job
 from real.arms.plan import BUILDERS, FIRST, LAST, REPEATS, plan_of
-from real.arms.report import cost_line, cost_table, family_table, headline, record
+from real.arms.report import check_construction, cost_line, cost_table, family_table, headline, record
 from real.builders.arm import ArmFile, read_arms
 from real.builders.knapspec import ARMS
 from real.data import choose, encode, load_prompts
@@ -135,7 +135,9 @@ def build_command(
 @click.argument("file", type=click.Path(path_type=Path))
 def show_command(file: Path) -> None:
     """Print the arms of an arms.json, and what building them took."""
-    _show(read_arms(file))
+    read = read_arms(file)
+    check_construction(read, file)
+    _show(read)
 
 
 def _show(file: ArmFile) -> None:

@@ -97,6 +97,9 @@ def _swift(told: dict[str, Any], dataset: str) -> Plan:
 
 def _clasp(told: dict[str, Any], dataset: str) -> Plan:
     ratios = told.get("ratio", RATIOS[CLASP])
+    for ratio in ratios:
+        if not 0 < ratio <= 1:
+            raise ConfigError(f"--ratio {ratio:g}; allowed: above 0, at most 1")
     return Plan(settings={"ratio": list(ratios)}, build=lambda job, loaded: build_clasp(job, ratios))
 
 
@@ -105,6 +108,10 @@ def _knapspec(told: dict[str, Any], dataset: str) -> Plan:
     contexts, repeats = told.get("context", DEFAULT_CONTEXTS), told.get("repeats", REPEATS)
     if known is not None and ("context" in told or "repeats" in told):
         raise ConfigError("--latency takes the place of measuring; leave --context and --repeats out")
+    if len(set(contexts)) < 2:
+        raise ConfigError(
+            f"--context {contexts[0]} alone; allowed: at least two lengths, since a line is laid through them"
+        )
     how = {
         "arms": told.get("arms", ARMS),
         "fraction": told.get("fraction"),

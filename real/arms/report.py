@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from rich.table import Table
 
 from real.arms.spent import PARTS, Spent
 from real.builders.arm import ArmFile, nested
 from real.builders.knapspec import Weights
+from specsim.errors import ConfigError
+
+_NUMBERS: Final = ("rounds", "tokens", "trials", "generated", "generation_s")
+_MOST: Final = 1e100  # far from where sums and spellings of numbers fail
+_ADVICE: Final = "Build the file again, or leave construction out"
 
 
 def record(spent: Spent) -> dict[str, Any]:
@@ -23,6 +29,41 @@ def record(spent: Spent) -> dict[str, Any]:
         "generation_s": spent.generation_s,
         "share": spent.share,
     }
+
+
+def check_construction(file: ArmFile, where: str | Path) -> None:
+    """Refuse what the tables cannot show of the cost of construction; a file may come from elsewhere.
+
+    Args:
+        file: its arms and construction; where that is empty nothing is wanted of it.
+        where: the file's name, for messages.
+
+    Raises:
+        ConfigError: a key missing, a value that is no number, or lists of another length than the arms.
+    """
+    told, numbers = file.construction, dict[str, Any]()
+    if told:
+        numbers |= {key: told.get(key) for key in _NUMBERS} | _members(told, "seconds", PARTS)
+    if "weights" in told:
+        numbers |= _members(told, "weights", Weights._fields)
+    for key in ("kept", "scores"):
+        listed = told.get(key)
+        if listed is not None and (not isinstance(listed, list) or len(listed) != len(file.arms)):
+            raise ConfigError(
+                f"{where}: construction: {key} is {listed!r}; allowed: a list with an entry for each of the "
+                f"{len(file.arms)} arms. {_ADVICE}"
+            )
+        numbers |= {f"{key}[{place}]": value for place, value in enumerate(listed or []) if value is not None}
+    for key, value in numbers.items():
+        # False for NaN.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
+            raise ConfigError(f"{where}: construction: {key} is {value!r}; allowed: a number. {_ADVICE}")
+
+
+def _members(told: Mapping[str, Any], key: str, names: Iterable[str]) -> dict[str, Any]:
+    """The values of an object inside, None where there are none."""
+    inner = told.get(key)
+    return {f"{key}.{name}": inner.get(name) if isinstance(inner, Mapping) else None for name in names}
 
 
 def family_table(file: ArmFile) -> Table:

@@ -273,6 +273,6 @@ def read_arms(path: str | Path) -> ArmFile:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); name a file that `save` wrote") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error}); name a file that `save` wrote") from None
     return ArmFile.from_json(document, where=str(path))

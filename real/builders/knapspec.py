@@ -96,8 +96,8 @@ def weights_of(times: Times) -> Weights:
     """The cheaper kind weighs 1, the other the ratio of the times, rounded half to even, `MAX_WEIGHT` at most."""
     _positive(times)
     if times.attention > times.mlp:
-        return Weights(min(round(times.attention / times.mlp), MAX_WEIGHT), 1)
-    return Weights(1, min(round(times.mlp / times.attention), MAX_WEIGHT))
+        return Weights(round(min(times.attention / times.mlp, MAX_WEIGHT)), 1)
+    return Weights(1, round(min(times.mlp / times.attention, MAX_WEIGHT)))
 
 
 def budget_of(n_layers: int, weights: Weights, fraction: float | None = None) -> int:

@@ -10,6 +10,7 @@ score to `judge`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -71,6 +72,8 @@ class SwiftSettings:
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"SWIFT: ratio {self.ratio:g}; allowed: above 0, at most 1")
+        if not math.isfinite(self.max_score):
+            raise ConfigError(f"SWIFT: max_score {self.max_score:g}; allowed: a finite number; scores are 0..1")
         for name, least in (("tolerance", 0), ("trials", 0), ("bayes_every", 0), ("window", 1), ("every", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"SWIFT: {name} {getattr(self, name)}; allowed: at least {least}")
