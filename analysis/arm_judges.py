@@ -164,8 +164,13 @@ def regret(document: Document) -> Finding | None:
 
 
 def _share(row: Row) -> str:
-    interval = row["relative_ci95"]
-    return f"{row['relative']:.1%}" + ("" if interval is None else f" [{interval[0]:.1%}, {interval[1]:.1%}]")
+    told = _with_interval(row["relative"], row["relative_ci95"])
+    replayed = row["predicted"]
+    return told if replayed is None else f"{told} (replayed {_with_interval(replayed, row['predicted_ci95'])})"
+
+
+def _with_interval(value: float, interval: Sequence[float] | None) -> str:
+    return f"{value:.1%}" + ("" if interval is None else f" [{interval[0]:.1%}, {interval[1]:.1%}]")
 
 
 def single_peak(document: Document) -> Finding | None:

@@ -67,7 +67,10 @@ ARM_ROWS: Mapping[str, Mapping[str, Rule]] = {
     "acceptance": {"target": TEXT, "dataset": TEXT, "spearman": MAYBE, "higher": POINT, "lower": POINT},
     "contexts": {**PLACE, "prompt_len": POSITIVE, "eta": POSITIVE},
     "shares": {**PLACE, "controller": TEXT, "best": NUMBER, "outside_top3": MAYBE},
-    "regrets": {**PLACE, "against": TEXT, "relative": NUMBER, "relative_ci95": INTERVAL, "predicted": MAYBE},
+    "regrets": {
+        **{**PLACE, "against": TEXT, "relative": NUMBER, "relative_ci95": INTERVAL},
+        **{"predicted": MAYBE, "predicted_ci95": INTERVAL},
+    },
     "construction": {**PLACE, "build_s": NUMBER, "share": NUMBER, "tokens": COUNT},
 }
 

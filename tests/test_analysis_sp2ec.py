@@ -177,6 +177,9 @@ def test_shares_regrets_and_lengths_are_judged() -> None:
     said = "KnapSpec: SP2ec 5.0% [4.0%, 6.0%], UCBSpec 10.0%, UCBSpec (paper) 4.0%"
     assert judges.regret(second("sp2ec-regret", [], regrets=regrets)) == (said, False)
     assert judges.regret(second("sp2ec-regret", [], regrets=regrets[:2])) == (said.rpartition(",")[0], True)
+    regrets[0] |= {"predicted": 0.02, "predicted_ci95": [-0.01, 0.03]}
+    told = "KnapSpec: SP2ec 5.0% [4.0%, 6.0%] (replayed 2.0% [-1.0%, 3.0%]), UCBSpec 10.0%"
+    assert judges.regret(second("sp2ec-regret", [], regrets=regrets[:2])) == (told, True)
     contexts = [
         {**place, "method": method, "label": "SP2ec", "prompt_len": n, "eta": eta}
         for method, n, eta in (("SpecVLM", 9000.0, 1.6), ("SpecVLM", 500.0, 1.0), ("cosSim", 500.0, 1.2))

@@ -118,9 +118,8 @@ def test_regret_is_over_the_best_arm_of_the_dataset_and_of_each_prompt() -> None
     # Of two prompts a resample holds one, the other or both: the ends of the interval are theirs.
     assert one["regret_s_ci95"] == pytest.approx((0.04, 0.08))
     assert one["relative_ci95"] == pytest.approx((0.04 / 0.24, 0.08 / 0.16))
-    assert one["predicted"] == pytest.approx(2.5 / 2.6 - 1)
     assert found["UCBSpec", "dataset"]["regret_s"] == pytest.approx((0.15 + 0.34) / 2)
-    assert found["UCBSpec", "dataset"]["predicted"] is own["predicted"] is None
+    assert one["predicted"] is one["predicted_s"] is own["predicted_ci95"] is None
     curve = [row["cumulative_s"] for row in along if (row["label"], row["against"]) == ("SP2ec", "prompt")]
     assert curve == pytest.approx([0.08, 0.16])
 
@@ -138,10 +137,42 @@ def test_regret_is_for_as_many_tokens() -> None:
     assert row["regret_s_ci95"] is row["relative_ci95"] is None
 
 
-def test_no_regret_is_predicted_where_the_best_arm_is_not() -> None:
-    some = {name: value for name, value in PREDICTED.items() if name != "arm:index=3"}
-    _, whole = regrets(summarise(measured(predicted=some)))
-    assert all(row["predicted"] is None for row in whole)
+# Replayed seconds of both prompts: arm 0 is the best here (0.5 in all), and of each prompt arms 0 and 2.
+REPLAYED = {
+    "arm:index=0": np.array([0.2, 0.3]),
+    "arm:index=1": np.array([0.3, 0.4]),
+    "arm:index=2": np.array([0.5, 0.1]),
+    "arm:index=3": np.array([0.6, 0.6]),
+    "sp2ec": np.array([0.22, 0.36]),
+}
+
+
+def test_replayed_regret_is_over_the_arm_that_is_best_there_with_an_interval() -> None:
+    along, whole = regrets(summarise(measured()), REPLAYED)
+    found = {(row["label"], row["against"]): row for row in whole}
+    one, own = found["SP2ec", "dataset"], found["SP2ec", "prompt"]
+    assert (one["arm"], one["predicted_arm"], own["predicted_arm"]) == ("arm:index=1", "arm:index=0", None)
+    assert (one["predicted_s"], own["predicted_s"]) == pytest.approx((0.04, 0.14))
+    assert (one["predicted"], own["predicted"]) == pytest.approx((0.08 / 0.5, 0.28 / 0.3))
+    # As above: the ends are those of the one prompt, and of the other.
+    assert one["predicted_s_ci95"] == pytest.approx((0.02, 0.06))
+    assert one["predicted_ci95"] == pytest.approx((0.02 / 0.2, 0.06 / 0.3))
+    assert own["predicted_ci95"] == pytest.approx((0.02 / 0.2, 0.26 / 0.1))
+    assert one["regret_s"] == pytest.approx(0.06)
+    gaps = {
+        against: [row["predicted_s"] for row in along if (row["label"], row["against"]) == ("SP2ec", against)]
+        for against in ("dataset", "prompt")
+    }
+    assert gaps["dataset"] == pytest.approx([0.02, 0.06])
+    assert gaps["prompt"] == pytest.approx([0.02, 0.26])
+    assert found["UCBSpec", "dataset"]["predicted"] is found["UCBSpec", "prompt"]["predicted_arm"] is None
+
+
+def test_no_regret_is_predicted_where_an_arm_is_not() -> None:
+    some = {name: value for name, value in REPLAYED.items() if name != "arm:index=3"}
+    along, whole = regrets(summarise(measured()), some)
+    assert all(row["predicted"] is row["predicted_s_ci95"] is row["predicted_arm"] is None for row in whole)
+    assert {row["predicted_s"] for row in along} == {None}
 
 
 def test_the_replay_is_asked_where_intervals_separate() -> None:
@@ -199,12 +230,14 @@ def test_the_sections_say_it_in_words() -> None:
         {
             "acceptance": acceptance([summary]),
             "shares": pulls(cell)[1],
-            "regrets": regrets(summary)[1],
+            "regrets": regrets(summary, REPLAYED)[1],
             "orders": [order(summary)],
         }
     )
     assert "| Drafter | SP2ec | sp2ec | 5 | 1: 60.0% | 20.0% | 0.0% |" in text
-    assert "all prompts (arm:index=1) | 60.0 [40.0, 80.0] | 30.0% [16.7%, 50.0%] | -3.8% |" in text
+    measured_part = "all prompts (arm:index=1) | 60.0 [40.0, 80.0] | 30.0% [16.7%, 50.0%]"
+    assert f"{measured_part} | arm:index=0 | 40.0 [20.0, 60.0] | 16.0% [10.0%, 20.0%] |" in text
+    assert "each prompt | 265.0 [150.0, 380.0] | 147.2% [93.8%, 190.0%] | - | - | - |" in text
     assert "Drafter static (arm:index=2): tau 5.00, 1.22x; Drafter SP2ec (sp2ec): tau 2.00, 1.92x; ratio 0.634" in text
     assert "| 15 | 12 | 8 | 6 | arm:index=1 is faster than sp2ec (1.300; predicted 0.962)<br>arm:index=2" in text
     assert sections({"acceptance": [], "shares": []}) == ""

@@ -122,6 +122,26 @@ def test_pulls_are_those_of_the_rounds(tiny: Path, finished: Path, tmp_path: Pat
     assert all(row["pulls"] >= len(TEXTS) for row in rows if row["label"] == "SP2ec")
 
 
+def test_replayed_regret_is_that_of_the_predicted_speedups(tiny: Path, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(experiment(tiny, "sp2ec-regret"), out, f"--cells={finished / 'cells'}") == 0
+    document = results(out)
+    guesses = {(row["method"], row["controller"]): row["predicted"] for row in document["rows"]}
+    arms = {
+        controller: guess for (method, controller), guess in guesses.items() if method == "SWIFT" if ":" in controller
+    }
+    rows = [row for row in document["regrets"] if row["method"] == "SWIFT"]
+    assert len(rows) == 2 * len(RULES)
+    for row in rows:
+        low, high = row["predicted_ci95"]
+        assert low <= row["predicted"] <= high
+        if row["against"] == "dataset":
+            assert row["predicted_arm"] == max(arms, key=lambda name: arms[name])
+            assert row["predicted"] == pytest.approx(max(arms.values()) / guesses["SWIFT", row["controller"]] - 1)
+    # Arms made on the way are in no trace.
+    assert all(row["predicted"] is None for row in document["regrets"] if row["method"] == "cosSim")
+
+
 def test_construction_is_that_of_the_decodes_and_of_the_file(tiny: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert run(experiment(tiny, "sp2ec-build"), out, f"--cells={finished / 'cells'}") == 0

@@ -38,6 +38,12 @@ def spread(interval: Sequence[float] | None, form: str) -> str:
     return "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
+def _milliseconds(seconds: float | None, interval: Sequence[float] | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.1f}" + spread(interval and [end * 1e3 for end in interval], ".1f")
+
+
 def _example(row: Row) -> str:
     more, less = row["higher"], row["lower"]
     if more is None:
@@ -117,12 +123,11 @@ SECTIONS: Sequence[tuple[str, str, Mapping[str, Cell]]] = (
         {
             **RULE,
             "over the best arm of": lambda row: "each prompt" if row["arm"] is None else f"all prompts ({row['arm']})",
-            "ms per prompt": lambda row: (
-                f"{row['regret_s'] * 1e3:.1f}"
-                + spread(row["regret_s_ci95"] and [end * 1e3 for end in row["regret_s_ci95"]], ".1f")
-            ),
+            "ms per prompt": lambda row: _milliseconds(row["regret_s"], row["regret_s_ci95"]),
             "of its time": lambda row: percent(row["relative"]) + spread(row["relative_ci95"], ".1%"),
-            "predicted": lambda row: percent(row["predicted"]),
+            "predicted: best arm": lambda row: row["predicted_arm"] or "-",
+            "ms": lambda row: _milliseconds(row["predicted_s"], row["predicted_s_ci95"]),
+            "of its time, predicted": lambda row: percent(row["predicted"]) + spread(row["predicted_ci95"], ".1%"),
         },
     ),
     (

@@ -25,7 +25,7 @@ from real.paper.arm_tables import sections
 from real.paper.arms import acceptance, construction, contexts, points, pulls
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
-from real.paper.regret import order, regrets
+from real.paper.regret import order, regrets, replayed_seconds
 from real.paper.summary import Measured, Row, Summary, comparisons, load_cell, prediction_summary, summarise
 from real.paper.tables import markdown
 from specsim.errors import ConfigError
@@ -67,7 +67,7 @@ class Collected:
         self.summaries.append(summary)
         given = PER_CELL[experiment](cell) if experiment in PER_CELL else {}
         if experiment == REGRET:
-            along, whole = regrets(summary)
+            along, whole = regrets(summary, replayed_seconds(cell) if cell.cell.method.arms else None)
             given = {"regret": along, "regrets": whole}
             self.orders.append(order(summary))
         for name, rows in given.items():

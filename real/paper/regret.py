@@ -4,40 +4,54 @@
 
 Owns these numbers. The best arm is one of the same cell's sweep: of the whole dataset, or, as the paper defines it, of
 each prompt by itself. Seconds are measured on the same prompts, interleaved. The best of several noisy measurements is
-a little too good, the more so prompt by prompt; so regret over it is an upper estimate.
+a little too good, the more so prompt by prompt; so regret over it is an upper estimate. What a replay foresees is the
+same numbers from replayed seconds of the same prompts, over the arm that is best there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from real.arm_costs import live_view
 from real.paper.arms import ARM
 from real.paper.config import STATIC
-from real.paper.paired import RESAMPLES, Times, compare
-from real.paper.summary import Row, Summary, best, place_of
+from real.paper.paired import RESAMPLES, Float64Array, Times, compare
+from real.paper.summary import Measured, Row, Summary, best, place_of
+from real.validation import CALIBRATION, TRACE
+from specsim.engine import replay
+from specsim.latency import load_latency
+from specsim.trace import read_trace
 
 DATASET, PROMPT = "dataset", "prompt"  # what the best arm is the best of
 
 
-def regrets(one: Summary) -> tuple[list[Row], list[Row]]:
+def regrets(one: Summary, replayed: Mapping[str, Float64Array] | None = None) -> tuple[list[Row], list[Row]]:
     """Regret of every controller of a cell but the swept arms.
 
+    Args:
+        one: the cell.
+        replayed: float64[B] seconds of each controller on every prompt, as `replayed_seconds` returns them.
+
     Returns:
-        Rows (label, controller, against `dataset` or `prompt`, prompt, regret_s, cumulative_s in the order of prompts),
-        and rows (label, controller, against, the arm, seconds a prompt with their 95 % interval, `relative`: of the
-        best arm's seconds, with its interval, and as predicted by replay, over the arm that it predicts to be the best
-        of the dataset, or None); with the cell's place. Both empty for cells without a sweep of arms.
+        Rows (label, controller, against `dataset` or `prompt`, prompt, regret_s, cumulative_s in the order of prompts,
+        predicted_s), and rows (label, controller, against, the arm, regret_s of a prompt and `relative`, of the best
+        arm's seconds, each with its 95 % interval; and the same as replayed: predicted_arm, predicted_s, `predicted`),
+        with the cell's place. Both empty for cells without a sweep of arms. Predictions are None where the controller
+        or an arm has none.
     """
     swept = [row for row in one.rows if row["label"] == STATIC and row["controller"].startswith(ARM)]
     if not swept:
         return [], []
-    leader = best(swept)["controller"]
+    leader, seed = best(swept)["controller"], one.cell.config.seed
     speeds = {row["controller"]: one.times[row["controller"]] for row in swept}
+    foreseen = {name: replayed[name] for name in speeds} if replayed and set(speeds) <= set(replayed) else {}
+    foreseen_leader = min(foreseen, key=lambda name: foreseen[name].sum(), default=None)
     whole, along = [], []
     for row in one.rows:
         if row["label"] == STATIC:
@@ -45,46 +59,101 @@ def regrets(one: Summary) -> tuple[list[Row], list[Row]]:
         mine = one.times[row["controller"]]
         # Seconds of every arm for as many tokens as the controller emitted, which at temperature 0 are the same.
         others = {name: mine.plain_s * times.time_s / times.plain_s for name, times in speeds.items()}
-        lowest = np.min(list(others.values()), axis=0)
+        ahead_s = replayed.get(row["controller"]) if replayed and foreseen else None
         told = {**place_of(one.cell), "label": row["label"], "controller": row["controller"]}
-        for against, arm, fixed_s in ((DATASET, leader, others[leader]), (PROMPT, None, lowest)):
+        for against in (DATASET, PROMPT):
+            arm, fixed_s = _fixed(others, leader if against == DATASET else None)
+            predicted_arm, predicted = None, _NOTHING
+            gaps_s: list[float | None] = [None] * len(mine.time_s)
+            if ahead_s is not None:
+                predicted_arm, least_s = _fixed(foreseen, foreseen_leader if against == DATASET else None)
+                predicted = _numbers(ahead_s, least_s, seed=seed)
+                gaps_s = (ahead_s - least_s).tolist()
+            whole.append(
+                {
+                    **told,
+                    **{"against": against, "arm": arm, **_numbers(mine.time_s, fixed_s, seed=seed)},
+                    "predicted_arm": predicted_arm,
+                    **{name: predicted[key] for key, name in _PREDICTED.items()},
+                }
+            )
             gap_s = mine.time_s - fixed_s
-            foreseen = _foreseen(row, swept) if against == DATASET else None
-            numbers = _numbers(mine, fixed_s, seed=one.cell.config.seed)
-            whole.append({**told, "against": against, "arm": arm, **numbers, "predicted": foreseen})
             along += [
-                {**told, "against": against, "prompt": prompt, "regret_s": float(gap), "cumulative_s": float(total)}
-                for prompt, (gap, total) in enumerate(zip(gap_s, gap_s.cumsum(), strict=True))
+                {
+                    **{**told, "against": against, "prompt": prompt},
+                    **{"regret_s": float(gap), "cumulative_s": float(total), "predicted_s": ahead},
+                }
+                for prompt, (gap, total, ahead) in enumerate(zip(gap_s, gap_s.cumsum(), gaps_s, strict=True))
             ]
     return along, whole
 
 
-def _numbers(mine: Times, fixed_s: npt.NDArray[np.float64], *, seed: int) -> Row:
-    gap_s = mine.time_s - fixed_s
-    ratio = compare(Times(plain_s=mine.plain_s, time_s=fixed_s), mine, seed=seed)
+_PREDICTED = {
+    "regret_s": "predicted_s",
+    "regret_s_ci95": "predicted_s_ci95",
+    "relative": "predicted",
+    "relative_ci95": "predicted_ci95",
+}
+_NOTHING: Row = dict.fromkeys(_PREDICTED)
+
+
+def _fixed(seconds: Mapping[str, Float64Array], arm: str | None) -> tuple[str | None, Float64Array]:
+    """float64[B] of an arm, or of each prompt's own best one where none is named."""
+    return arm, np.min(list(seconds.values()), axis=0) if arm is None else seconds[arm]
+
+
+def _numbers(time_s: Float64Array, fixed_s: Float64Array, *, seed: int) -> Row:
+    # Any seconds of plain decoding, the same for both, cancel.
+    ratio = compare(Times(plain_s=time_s, time_s=fixed_s), Times(plain_s=time_s, time_s=time_s), seed=seed)
     return {
-        "regret_s": float(gap_s.mean()),
-        "regret_s_ci95": mean_interval(gap_s, seed=seed),
+        "regret_s": float((time_s - fixed_s).mean()),
+        "regret_s_ci95": mean_interval(time_s - fixed_s, seed=seed),
         "relative": ratio.ratio - 1,
         "relative_ci95": None if ratio.ci95 is None else tuple(end - 1 for end in ratio.ci95),
     }
 
 
-def mean_interval(values: npt.NDArray[np.float64], *, seed: int) -> tuple[float, float] | None:
+def replayed_seconds(cell: Measured) -> dict[str, Float64Array]:
+    """Seconds of every controller on each prompt, by replay of the cell's own trace with its own calibration.
+
+    Only of controllers whose speedup this gives as the cell has it: one that is told the seconds of arms beforehand
+    (`sp2ec-2d`) may decide otherwise on a trace. Empty for a cell without predictions, or of a single arm.
+
+    Returns:
+        float64[B] by spelling, in the order of the prompts.
+
+    Raises:
+        ConfigError: a trace or a calibration that cannot be read.
+    """
+    told = {one["controller"]: one["predicted"] for one in cell.document["results"]}
+    names = [name for name in cell.cell.method.spellings() if told[name] is not None]
+    if not names:
+        return {}
+    latency = load_latency(cell.folder / CALIBRATION)
+    meta, chunk = live_view(*read_trace(cell.folder / TRACE), latency)
+    if meta.kind != "arm":
+        return {}
+    found = replay(meta, [chunk], latency, names, seed=cell.cell.config.seed, keep_rounds=True)
+    return {
+        name: _by_request(rounds)
+        for name, result, rounds in zip(names, found.results, found.rounds, strict=True)
+        if math.isclose(result["speedup"], told[name])
+    }
+
+
+def _by_request(rounds: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """float64[B] sums of a RoundLog's seconds, by the numbers of requests."""
+    _, number = np.unique(rounds["request"], return_inverse=True)
+    return np.bincount(number, weights=rounds["round_s"]).astype(np.float64)
+
+
+def mean_interval(values: Float64Array, *, seed: int) -> tuple[float, float] | None:
     """95 % bootstrap interval of the mean of float64[B] over prompts; None with one."""
     if len(values) < 2:
         return None
     draws = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
-
-
-def _foreseen(row: Row, swept: Sequence[Row]) -> float | None:
-    """Relative regret by replay: predicted speedups are over the same plain decoding, so their ratio is that of
-    seconds."""
-    if row["predicted"] is None or any(one["predicted"] is None for one in swept):
-        return None
-    return max(one["predicted"] for one in swept) / row["predicted"] - 1
 
 
 def order(one: Summary) -> Row:
