@@ -93,6 +93,19 @@ def test_questions_are_answered_as_by_plain_decoding(
     assert found["line-3"] != found["7"]  # the same text, other frames
 
 
+def test_arms_are_made_on_the_way_on_pictures(place: Path, tmp_path: Path) -> None:
+    """cosSim needs more layers than the other models here have: the one that comes with the project."""
+    flags = arguments(place, "qwen2_5_vl", "self:build=cossim,arms=3,length=3", controllers="[sp2ec]")
+    questions = save_questions(tmp_path / "questions")
+    (questions / "questions.jsonl").write_text(json.dumps({"question": "a1", "images": ["0.png"]}))
+    flags = [flag.replace(str(place / "qwen2_5_vl"), "digits-vlm") for flag in flags if not flag.startswith("--data")]
+    flags += [f"--data.dataset={questions}", "--data.requests=1"]
+    assert run(*flags, f"--record.out={tmp_path / 'out'}") == 0
+    found = outputs(tmp_path / "out")
+    assert len(found) == 1
+    assert all(one["sp2ec"] == one["plain"] for one in found.values())
+
+
 def test_texts_go_to_vision_language_targets_and_a_run_is_tied_to_its_pictures(place: Path, tmp_path: Path) -> None:
     flags = arguments(place, "qwen3_vl", "prompt-lookup", "texts.jsonl", controllers="[lambda]")
     assert run(*flags, f"--record.out={tmp_path / 'texts'}") == 0

@@ -87,6 +87,11 @@ class TextView(torch.nn.Module):
         self._whole[0]._apply(fn, recurse)
         return self
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, as transformers' models say it."""
+        return self.lm_head.weight.device
+
     def get_input_embeddings(self) -> torch.nn.Module:
         """Of the language model; placeholders of visual tokens have rows too, which no prompt uses."""
         return self.model.get_input_embeddings()
