@@ -38,7 +38,8 @@ lab: $(STAMP)
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_eagle3.yaml
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_fastdllm.yaml
 
-# The lab pair's target trained on so that it can draft for itself, into runs/lab-skip/result; `lab-skip` is what it made (docs/training.md).
+# The lab pair's target trained on so that it can draft for itself, into runs/lab-skip/result; the target `lab-skip` is
+# what it made (docs/training.md).
 lab-skip: $(STAMP)
 	$(BIN)/python -m real.continuations --target lab --out runs/lab-texts --texts 2560
 	$(BIN)/python -m real.train fit --config real/configs/train/lab_skip.yaml
