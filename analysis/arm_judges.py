@@ -176,33 +176,40 @@ def _with_interval(value: float, interval: Sequence[float] | None) -> str:
 def single_peak(document: Document) -> Finding | None:
     """Speed of the swept arms, in their order: up to one of them and down from there, in every family?
 
-    A step back counts from 1 % on; measured speeds of neighbours differ by chance.
+    A step back is 1 % or more; it speaks against a peak where the arms' intervals are apart, else it may be chance.
     """
     words, peaked = [], []
     for method in dict.fromkeys(row["method"] for row in document["rows"]):
         for place in dict.fromkeys((row["target"], row["dataset"], row["temperature"]) for row in document["rows"]):
-            etas = _swept(document["rows"], method, place)
-            if len(etas) < 3:
+            arms = _swept(document["rows"], method, place)
+            if len(arms) < 3:
                 continue
-            top = int(np.argmax(etas))
-            dips = [b < 0.99 * a for a, b in pairwise(etas[: top + 1])] + [
-                a < 0.99 * b for a, b in pairwise(etas[top:])
-            ]
-            words.append(f"{method}, {place[1]}: {'one peak' if not any(dips) else f'{sum(dips)} steps back'}")
-            peaked.append(not any(dips))
+            top = int(np.argmax([arm["eta"] for arm in arms]))
+            steps = [*pairwise(arms[: top + 1]), *((b, a) for a, b in pairwise(arms[top:]))]
+            back = [(low, high) for low, high in steps if high["eta"] < 0.99 * low["eta"]]
+            sure = sum(_interval(high)[1] < _interval(low)[0] for low, high in back)
+            words.append(
+                f"{method}, {place[1]}: {f'{len(back)} steps back, {sure} beyond chance' if back else 'one peak'}"
+            )
+            peaked.append(not sure)
     return ("; ".join(words), all(peaked)) if words else None
 
 
-def _swept(rows: Sequence[Row], method: str, place: tuple[Any, ...]) -> list[float]:
-    """Speedups of a family's swept arms, by their numbers."""
+def _interval(row: Row) -> Sequence[float]:
+    """Of a speedup; one that has none is taken to be exact."""
+    return row["eta_ci95"] or (row["eta"], row["eta"])
+
+
+def _swept(rows: Sequence[Row], method: str, place: tuple[Any, ...]) -> list[Row]:
+    """A family's swept arms, by their numbers."""
     found = {
-        int(row["controller"].removeprefix(ARM)): row["eta"]
+        int(row["controller"].removeprefix(ARM)): row
         for row in rows
         if (row["target"], row["dataset"], row["temperature"]) == place
         and (row["method"], row["label"]) == (method, STATIC)
         and row["controller"].startswith(ARM)
     }
-    return [eta for _, eta in sorted(found.items())]
+    return [row for _, row in sorted(found.items())]
 
 
 def resets(document: Document) -> Finding | None:

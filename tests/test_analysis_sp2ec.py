@@ -143,8 +143,11 @@ def test_comparisons_are_counted_with_their_intervals() -> None:
 
 
 def test_a_peak_may_dip_by_chance_but_not_by_more() -> None:
-    def peak(*etas: float) -> bool | None:
-        rows = [arm(number, eta) for number, eta in enumerate(etas)]
+    def peak(*etas: float, half: float | None = 0.03) -> bool | None:
+        rows = [
+            {**arm(number, eta), "eta_ci95": None if half is None else [eta - half, eta + half]}
+            for number, eta in enumerate(etas)
+        ]
         found = judges.single_peak(second("sp2ec-main", rows[::-1]))
         return None if found is None else found[1]
 
@@ -153,6 +156,8 @@ def test_a_peak_may_dip_by_chance_but_not_by_more() -> None:
     assert peak(1.0, 1.2, 1.195, 1.3, 1.1, 1.105)
     assert not peak(1.0, 1.2, 1.1, 1.3)
     assert not peak(1.3, 1.0, 1.1)
+    assert peak(1.3, 1.0, 1.1, half=0.06)
+    assert not peak(1.3, 1.0, 1.1, half=None)
     assert peak(1.3, 1.0) is None
 
 
