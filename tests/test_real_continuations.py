@@ -139,7 +139,7 @@ def test_settings_out_of_range_are_refused_before_anything_is_done(
     more: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr(real.continuations, "load_target", None)  # would be called
+    monkeypatch.setattr(real.continuations, "load_text_target", None)  # would be called
     assert write(tiny, tmp_path / "out", *more) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -198,7 +198,7 @@ def test_a_damaged_shard_is_found(
     with pytest.raises(ConfigError, match=r"shard-00001\.parquet.*delete it") as refused:
         read_texts(tmp_path)
     assert message in str(refused.value)
-    monkeypatch.setattr(real.continuations, "load_target", None)  # would be called
+    monkeypatch.setattr(real.continuations, "load_text_target", None)  # would be called
     assert write(tiny, tmp_path) == 2
     assert message in capsys.readouterr().err
 

@@ -60,7 +60,7 @@ def test_float32_is_lossless_on_cuda(family, spelling, kind):
 def test_bfloat16_differs_by_near_ties_only_on_cuda(cache):
     model = tiny_llama(seed=3, spread=0.25).to(torch.bfloat16).cuda()
     plain, result, prompt = outputs(model, "static:length=4", "model", cache=cache)
-    difference = explain(model, exact_twin(model), prompt.tolist(), plain, result.output)
+    difference = explain(model, exact_twin(model), prompt, plain, result.output)
     assert difference is None or difference.near_tie, str(difference)
 
 

@@ -267,7 +267,7 @@ def test_bfloat16_differs_at_near_ties_only(name: str) -> None:
     plain = decode(target, subject(name).drafters["none"], OnlineController(random_lengths()), prompt, settings).output
     drafter = ModelDrafter(noisy(model, name), name="second", max_draft_len=6)
     found = decode(target, drafter, OnlineController(random_lengths()), prompt, settings).output
-    difference = explain(model, exact, prompt.tolist(), plain, found)
+    difference = explain(model, exact, prompt, plain, found)
     assert difference is None or difference.near_tie, str(difference)
 
 
@@ -279,11 +279,11 @@ def test_first_difference() -> None:
 
 
 def test_a_difference_is_explained_by_a_near_tie_or_not_at_all() -> None:
-    model, prompt = tiny_llama().to(torch.bfloat16), subject("llama").prompt.tolist()
+    model, prompt = tiny_llama().to(torch.bfloat16), subject("llama").prompt
     exact = exact_twin(model)
     assert next(exact.parameters()).dtype == torch.float32
     with torch.inference_mode():
-        logits = exact(input_ids=torch.tensor([prompt])).logits[0, -1]
+        logits = exact(input_ids=prompt[None]).logits[0, -1]
     best, second, *_, worst = logits.argsort(descending=True).tolist()
 
     gap = explain(model, exact, prompt, [best, 1], [worst, 1])

@@ -19,7 +19,7 @@ import wandb  # noqa: E402
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args  # noqa: E402
 
 import real.tracking  # noqa: E402
-from real.folder import read_run  # noqa: E402
+from real.folder import RunFolder, read_run  # noqa: E402
 from real.lightning.record import Recorder  # noqa: E402
 from real.lightning.track import WandbTracker  # noqa: E402
 from real.tracking import COLUMNS, Tracking  # noqa: E402
@@ -77,12 +77,16 @@ def by_name(folder: Path) -> dict[str, Tracked]:
 
 
 def logged_rounds(folder: Path, controller: str) -> list[dict[str, Any]]:
-    """Rows of the round log of one controller, in order of prompts, warm-ups left out."""
+    """Rounds of one controller in order, warm-ups left out: those of the round log, with what only requests keep."""
     _, columns = read_round_log(folder / "rounds.parquet")
     kept = (columns["run_id"] == controller) & ~columns["warmup"].astype(bool)
-    names = ("request", *COLUMNS)
+    names = ("request", *(name for name in COLUMNS if name in columns))
     rows = zip(*(columns[name][kept].tolist() for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    requests = RunFolder(folder, read_run(folder)["config"], reopen=True).load()
+    runs = [run for request in requests for run in request.runs if run.controller == controller and not run.warmup]
+    rounds = [row for run in runs for row in run.decoded.rounds]
+    besides = [{name: getattr(row, name) for name in COLUMNS if name not in columns} for row in rounds]
+    return [{**dict(zip(names, row, strict=True)), **more} for row, more in zip(rows, besides, strict=True)]
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

@@ -76,7 +76,7 @@ def fit(place: tuple[Path, Path], tmp_path: Path) -> Callable[..., int]:
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a target is a failure of the test."""
-    monkeypatch.setattr(real.training.drafter_module, "load_target", None)
+    monkeypatch.setattr(real.training.drafter_module, "load_text_target", None)
 
 
 def held(folder: Path) -> dict[str, bytes]:

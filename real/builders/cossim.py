@@ -36,7 +36,7 @@ def removable(n_layers: int) -> range:
         ConfigError: none would be.
     """
     if n_layers <= 2 * PROTECTED + 1:
-        raise ConfigError(f"cosSim: the target has {n_layers} layers; allowed: at least {2 * PROTECTED + 2}")
+        raise ConfigError(f"nested arms: the target has {n_layers} layers; allowed: at least {2 * PROTECTED + 2}")
     return range(PROTECTED, n_layers - PROTECTED)
 
 
@@ -54,7 +54,7 @@ def max_removed(n_layers: int, fraction: float | None = None) -> int:
     if fraction is None:
         return blocks // 2
     if not 0 <= fraction <= 1:
-        raise ConfigError(f"cosSim: fraction {fraction:g}; allowed: 0..1")
+        raise ConfigError(f"nested arms: fraction {fraction:g}; allowed: 0..1")
     return min(int(fraction * n_layers), blocks)
 
 
@@ -72,14 +72,15 @@ def layers_removed(n_layers: int, *, arms: int | None, fraction: float | None, z
     """
     most = len(removable(n_layers)) + zero_skip
     if arms is not None and fraction is not None:
-        raise ConfigError("cosSim: arms and fraction both say how many arms there are; give one of them")
+        raise ConfigError("nested arms: arms and fraction both say how many arms there are; give one of them")
     if arms is not None and not 1 + zero_skip <= arms <= most:
         raise ConfigError(
-            f"cosSim: {arms} arms; allowed: {1 + zero_skip}..{most}, of {n_layers} layers the two at either end stay"
+            f"nested arms: {arms} arms; allowed: {1 + zero_skip}..{most}, of {n_layers} layers the two at either end "
+            "stay"
         )
     removed = max_removed(n_layers, fraction) if arms is None else arms - zero_skip
     if removed < 1:
-        raise ConfigError(f"cosSim: fraction {fraction:g} leaves out none of {n_layers} layers; take more")
+        raise ConfigError(f"nested arms: fraction {fraction:g} leaves out none of {n_layers} layers; take more")
     return removed
 
 
