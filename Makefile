@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-.PHONY: replay test test-slow lint models lab lab-skip bench gpu clean
+.PHONY: replay test test-slow lint models lab lab-skip bench gpu docs clean
 
 replay: $(STAMP)
 	$(BIN)/python -m specsim.replay traces/*.parquet
@@ -11,6 +11,10 @@ replay: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not bench"
 	$(BIN)/python -m pytest -m "bench and not slow" tests/bench
+
+# The site of docs/ and of all docstrings, in build/site: open build/site/index.html. A bad link is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m bench tests/bench -s
