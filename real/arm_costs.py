@@ -1,7 +1,7 @@
 """Seconds of a drafter's arms: fitted to measured rounds, kept in a latency model, put into a trace that is replayed.
 
-Owns the entry `arms` of a latency model's provenance (docs/real.md) and the way from an arm trace to what a live run of
-its drafter goes through. Measures nothing.
+Owns the entries `arms` and `round_noise` of a latency model's provenance (docs/real.md) and the way from an arm trace
+to what a live run of its drafter goes through. Measures nothing.
 
 The format of latency models has one draft cost, so the arms' stand in the provenance, as `passes_per_block` does. They
 take the place of the seconds that the recording measured: those are single measurements of another hour, while a
@@ -27,7 +27,9 @@ from specsim.latency.fit import context_term
 from specsim.latency.measurements import Measurements, medians
 from specsim.schema import TraceMeta
 
-ARMS = "arms"
+ARMS, NOISE = "arms", "round_noise"
+QUANTILES = 101
+LEAST = 3  # rounds of one arm and length, below which their median says little of their spread
 
 
 class ArmSeconds(NamedTuple):
@@ -66,6 +68,46 @@ def fit_arms(samples: Sequence[Sample], names: Sequence[str], draft_len: int) ->
     return found
 
 
+def residuals(samples: Sequence[Sample]) -> list[float]:
+    """The entry `round_noise` of a provenance: how rounds of one arm and length differ in their seconds.
+
+    Whole rounds over the median of those of the same arm, length and number of context tokens, pooled; quantiles at
+    (i + 1/2) / `QUANTILES`, scaled to a mean of 1. Empty where no arm and length was measured `LEAST` times.
+
+    Args:
+        samples: measured rounds.
+    """
+    groups: dict[tuple[int, int, int], list[float]] = {}
+    for one in samples:
+        groups.setdefault((one.arm, one.s, one.ctx_len // 64), []).append(one.draft_s + one.verify_s + one.overhead_s)
+    found = [np.array(seconds) / np.median(seconds) for seconds in groups.values() if len(seconds) >= LEAST]
+    if not found:
+        return []
+    quantiles = np.quantile(np.concatenate(found), (np.arange(QUANTILES) + 0.5) / QUANTILES)
+    return (quantiles / quantiles.mean()).tolist()
+
+
+def noise_of(model: LatencyModel) -> np.ndarray | None:
+    """float64[n] residuals of a latency model, ascending, with mean 1; None where it says nothing of them.
+
+    Raises:
+        ConfigError: an entry that is no list of positive numbers.
+    """
+    given = model.provenance.get(NOISE)
+    if not given:
+        return None
+    try:
+        found = np.sort(np.array(given, np.float64))
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan)
+    if found.ndim != 1 or not (np.isfinite(found).all() and (found > 0).all()):
+        raise ConfigError(
+            f"the latency model: provenance.{NOISE} is {given!r:.60}; allowed: a list of positive numbers, what rounds "
+            "took over their median. Calibrate again (python -m real.calibrate)"
+        )
+    return found / found.mean()
+
+
 def _context_s(s: np.ndarray, time_s: np.ndarray, ctx_len: np.ndarray) -> float:
     """Seconds per context token; 0 where it comes out negative, which is noise, or nothing tells."""
     try:
@@ -93,7 +135,7 @@ def run_costs(samples: Sequence[Sample], names: Sequence[str], draft_len: int) -
         verify=fit_table(lengths, median_s),
         ctx_s=ctx_s,
         overhead_s=float(np.median([one.overhead_s for one in samples])),
-        provenance={ARMS: fit_arms(samples, names, draft_len)},
+        provenance={ARMS: fit_arms(samples, names, draft_len), NOISE: residuals(samples)},
     )
 
 

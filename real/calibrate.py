@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from real.arm_costs import ARMS, check_arms, fit_arms
+from real.arm_costs import ARMS, NOISE, check_arms, fit_arms, residuals
 from real.clock import DRAFT, VERIFY, Clock, clock_for
 from real.drafters.base import Drafter
 from real.measure import Sample, lengths_up_to, measure, similar_contexts
@@ -130,8 +130,8 @@ def fit(
         samples: measured rounds.
         provenance: what else the model's says.
         arms: spellings of the drafter's configurations, if it has several (none: they are made while it decodes). The
-            seconds of their drafts are in the provenance (`real.arm_costs`), so nothing of a draft's cost is put into
-            verify.
+            seconds of their drafts, and how rounds differ, are in the provenance (`real.arm_costs`), so nothing of a
+            draft's cost is put into verify.
         draft_len: tokens of a whole draft of an arm.
 
     Raises:
@@ -153,7 +153,7 @@ def fit(
     if costs.per_block is not None:
         details[PASSES_PER_BLOCK] = costs.per_block
     if arms:
-        details[ARMS] = fit_arms(samples, arms, draft_len)
+        details |= {ARMS: fit_arms(samples, arms, draft_len), NOISE: residuals(samples)}
     ctx_len = similar_contexts([sample.ctx_len for sample in samples])
     measured = Measurements(
         s=np.array([sample.s for sample in samples], np.float64),

@@ -10,23 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from real.arm_costs import live_view, run_costs
+from real.arm_costs import run_costs
 from real.calibrate import fit
 from real.folder import Request, Run
 from real.interleave import PLAIN
 from real.measure import samples_of
 from real.results import FIELDS, results_of, sums_of
-from specsim.controllers import Controller
-from specsim.engine import replay
 from specsim.errors import ConfigError
 from specsim.latency import LatencyModel
 from specsim.metrics import bootstrap_ratios
-from specsim.trace import read_trace
 
 BOUND = 0.05
 MIN_SAMPLES = 3
@@ -69,7 +65,8 @@ class Row:
     Args:
         controller: its spelling.
         measured: in the run.
-        predicted: speedup by replay of the trace with the calibration; None without a trace.
+        predicted: speedup by replay of the trace with the calibration (`real.foretold`); None without a trace.
+        predicted_sd: its standard deviation between replays with other noise; 0: replayed once. None without a trace.
         in_sample: speedup by replay with costs fitted to the run's own rounds; None when they are too few.
         shadow: None when the replayed decisions are the run's, else the first difference.
     """
@@ -77,6 +74,7 @@ class Row:
     controller: str
     measured: Measured
     predicted: float | None
+    predicted_sd: float | None
     in_sample: float | None
     shadow: str | None
 
@@ -147,21 +145,6 @@ def measured(requests: Sequence[Request], spellings: Sequence[str], *, seed: int
             )
         )
     return found
-
-
-def predicted(trace: Path, latency: LatencyModel, controllers: Sequence[Controller], *, seed: int) -> list[Any]:
-    """Replay results of a trace (docs/formats.md), one dictionary per controller.
-
-    Args:
-        trace: recorded of the same prompts; one of arms is turned to the order and the prices of a live run
-            (`real.arm_costs`).
-        latency: costs of the replay; the controllers keep those they were built with.
-        controllers: as they decode.
-        seed: of the run.
-    """
-    meta, chunk = read_trace(trace)
-    meta, chunk = live_view(meta, chunk, latency)
-    return replay(meta, [chunk], latency, controllers, seed=seed).results
 
 
 def in_sample_model(

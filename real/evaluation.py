@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from real.arm_costs import live_view
 from real.arm_shape import arms_of_run, shape_of, sums_of_trace
-from real.compare import Row, counted, in_sample_model, measured, predicted, verdict
+from real.compare import Row, counted, in_sample_model, measured, verdict
 from real.folder import Request
+from real.foretold import foretell
 from real.interleave import PLAIN
 from real.neartie import exact_twin, explain
 from real.results import warmup_rounds
@@ -73,14 +74,14 @@ def evaluate(
     """
     seed, block_len = work.settings.seed, work.session.drafter.block_len
     nothing: list[Any] = [None] * len(controllers)
-    ahead = nothing if trace is None else predicted(trace, latency, controllers, seed=seed)
+    ahead = nothing if trace is None else foretell(trace, latency, controllers, seed=seed)
     drafter = work.session.drafter
     own_model = (
         None
         if trace is None
         else in_sample_model(requests, block_len=block_len, arms=drafter.arm_names, draft_len=drafter.arm_draft_len)
     )
-    own = nothing if trace is None or own_model is None else predicted(trace, own_model, controllers, seed=seed)
+    own = nothing if trace is None or own_model is None else foretell(trace, own_model, controllers, seed=seed)
     rows = []
     for spelling, controller, seen, now, after in zip(
         work.spellings, controllers, measured(requests, work.spellings, seed=seed), ahead, own, strict=True
@@ -92,8 +93,9 @@ def evaluate(
             Row(
                 controller=spelling,
                 measured=seen,
-                predicted=None if now is None else now["speedup"],
-                in_sample=None if after is None else after["speedup"],
+                predicted=None if now is None else now.speedup,
+                predicted_sd=None if now is None else now.sd,
+                in_sample=None if after is None else after.speedup,
                 shadow=None if difference is None else str(difference),
             )
         )

@@ -12,10 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real import calibrate, calibrate_cli, probe, recordings, validate  # noqa: E402
-from real.compare import measured, predicted  # noqa: E402
+from real.compare import measured  # noqa: E402
 from real.data import encode, load_prompts  # noqa: E402
 from real.drafters.ddtree import DepthTrees, NodeTrees  # noqa: E402
 from real.drafters.dflash_load import save_dflash  # noqa: E402
+from real.foretold import foretell  # noqa: E402
 from real.interleave import PLAIN, Comparison  # noqa: E402
 from real.loop import Round, Settings  # noqa: E402
 from real.measure import Sample, lengths_up_to, measure, most_new_tokens  # noqa: E402
@@ -101,10 +102,10 @@ def test_a_replay_of_the_trace_is_the_live_run(place: Path, tmp_path: Path, stop
     meta = TraceMeta(**recordings.trace_shape(session.drafter, 24), exact=not sample, temperature=float(sample))
     write_trace(tmp_path / "t.parquet", meta, recordings.to_chunks(rows))
     seen = measured(requests, spellings, seed=7)
-    ahead = predicted(tmp_path / "t.parquet", COSTS, controllers, seed=7)
+    ahead = foretell(tmp_path / "t.parquet", COSTS, controllers, seed=7)
     for name, was, now in zip(spellings, seen, ahead, strict=True):
-        assert (now["tokens"], now["rounds"]) == (was.tokens, was.rounds), name
-        assert now["speedup"] == pytest.approx(was.speedup, rel=1e-9), name
+        assert (now.tokens, now.rounds) == (was.tokens, was.rounds), name
+        assert now.speedup == pytest.approx(was.speedup, rel=1e-9), name
     assert sum(len(rows.output) for rows in rows) < NEW * len(TEXTS) or not stops
     assert len({round(was.speedup, 3) for was in seen}) > 4
     assert any(was.tau > (1.0 if sample else 1.3) for was in seen)

@@ -179,13 +179,23 @@ def test_the_replay_is_asked_where_intervals_separate() -> None:
     """Of the 15 pairs, arms 0 and 1, 0 and SP2ec, 2 and UCBSpec are faster on one prompt each; UCBSpec is not predicted
     (four pairs); the replay has SP2ec before arm 1, and arm 3 before arm 2."""
     found = order(summarise(measured()))
-    counts = {key: found[key] for key in ("pairs", "separated", "foreseen", "agreed")}
-    assert counts == {"pairs": 15, "separated": 12, "foreseen": 8, "agreed": 6}
+    counts = {key: found[key] for key in ("pairs", "separated", "foreseen", "agreed", "untold")}
+    assert counts == {"pairs": 15, "separated": 12, "foreseen": 8, "agreed": 6, "untold": 0}
     (first, second) = found["against"]
     assert first == ["arm:index=1", "sp2ec", pytest.approx(0.52 / 0.40), pytest.approx(2.5 / 2.6)]
     assert second == ["arm:index=2", "arm:index=3", pytest.approx(1.0 / 0.82), pytest.approx(0.9)]
     swapped = {"arm:index=2": 1.0, "arm:index=3": 0.9, "sp2ec": 2.4}
     assert order(summarise(measured(predicted=PREDICTED | swapped)))["agreed"] == 8
+
+
+def test_what_the_replays_noise_cannot_tell_apart_is_not_foreseen() -> None:
+    """SP2ec's prediction, 2.6, is 0.038 of itself above arm 1's: two standard deviations of 0.06 tell no difference."""
+    cell = measured()
+    for one in cell.document["results"]:
+        one["predicted_sd"] = 0.06 if one["controller"] == "sp2ec" else 0.0
+    found = order(summarise(cell))
+    assert (found["separated"], found["foreseen"], found["agreed"], found["untold"]) == (12, 7, 6, 1)
+    assert [names[:2] for names in found["against"]] == [["arm:index=2", "arm:index=3"]]
 
 
 def test_acceptance_is_ranked_against_speed_with_the_widest_exception() -> None:
@@ -239,5 +249,5 @@ def test_the_sections_say_it_in_words() -> None:
     assert f"{measured_part} | arm:index=0 | 40.0 [20.0, 60.0] | 16.0% [10.0%, 20.0%] |" in text
     assert "each prompt | 265.0 [150.0, 380.0] | 147.2% [93.8%, 190.0%] | - | - | - |" in text
     assert "Drafter static (arm:index=2): tau 5.00, 1.22x; Drafter SP2ec (sp2ec): tau 2.00, 1.92x; ratio 0.634" in text
-    assert "| 15 | 12 | 8 | 6 | arm:index=1 is faster than sp2ec (1.300; predicted 0.962)<br>arm:index=2" in text
+    assert "| 15 | 12 | 8 | 0 | 6 | arm:index=1 is faster than sp2ec (1.300; predicted 0.962)<br>arm:index=2" in text
     assert sections({"acceptance": [], "shares": []}) == ""

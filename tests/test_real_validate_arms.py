@@ -15,11 +15,12 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 from real import arm_costs, recordings  # noqa: E402
 from real.arm_costs import ArmSeconds, arm_seconds, live_view  # noqa: E402
 from real.builders.arm import Arm, ArmFile  # noqa: E402
-from real.compare import in_sample_model, measured, predicted  # noqa: E402
+from real.compare import in_sample_model, measured  # noqa: E402
 from real.data import encode, load_prompts  # noqa: E402
 from real.drafters.choose import parse_drafter  # noqa: E402
 from real.drafters.family import Family  # noqa: E402
 from real.drafters.selfspec import SelfDrafter  # noqa: E402
+from real.foretold import foretell  # noqa: E402
 from real.interleave import PLAIN, Comparison  # noqa: E402
 from real.loop import Round, Settings  # noqa: E402
 from real.session import open_session  # noqa: E402
@@ -128,10 +129,12 @@ def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_the_prediction_is_exact_where_costs_are(world: World) -> None:
     """Recorder, order, prices, cut drafts and formulas agree; the recording's own seconds play no part."""
     seen = measured(world.requests, SOME, seed=7)
-    ahead = predicted(world.trace, COSTS, [world.controllers[name] for name in SOME], seed=7)
+    ahead = foretell(world.trace, COSTS, [world.controllers[name] for name in SOME], seed=7)
     for name, was, now in zip(SOME, seen, ahead, strict=True):
-        assert now["speedup"] == pytest.approx(was.speedup, rel=1e-6), name
-        assert (now["tokens"], now["rounds"]) == (was.tokens, was.rounds), name
+        assert now.speedup == pytest.approx(was.speedup, rel=1e-6), name
+        assert now.sd == 0.0, name
+        assert (now.tokens, now.rounds) == (was.tokens, was.rounds), name
+        assert now.time_s.sum() == pytest.approx(was.decode_s, rel=1e-6), name
     assert len({round(was.speedup, 3) for was in seen}) == len(SOME)
 
 
@@ -154,11 +157,11 @@ def test_live_rounds_and_replayed_ones_are_the_same(world: World) -> None:
 def test_the_traces_own_order_would_be_another_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     spellings = ["arm:index=4", "sp2ec"]
     controllers = [world.controllers[name] for name in spellings]
-    right = predicted(world.trace, COSTS, controllers, seed=7)
+    right = foretell(world.trace, COSTS, controllers, seed=7)
     monkeypatch.setattr(arm_costs, "reversed_arms", lambda meta, chunk: (meta, chunk))
-    wrong = predicted(world.trace, COSTS, controllers, seed=7)
+    wrong = foretell(world.trace, COSTS, controllers, seed=7)
     for was, now in zip(right, wrong, strict=True):
-        assert abs(now["speedup"] / was["speedup"] - 1) > 0.01
+        assert abs(now.speedup / was.speedup - 1) > 0.01
 
 
 def test_every_decision_is_found_again_in_the_runs_log_and_a_changed_one_is_not(world: World) -> None:
@@ -186,8 +189,8 @@ def test_costs_fitted_to_the_run_are_those_it_had(world: World) -> None:
         # So few contexts are one group, whose median is not at 20 tokens.
         assert one.whole(LENGTH, 20) == pytest.approx(SECONDS[name].whole(LENGTH, 20), rel=0.03)
     seen = measured(world.requests, SOME, seed=7)
-    own = predicted(world.trace, model, [world.controllers[name] for name in SOME], seed=7)
-    assert max(abs(now["speedup"] / was.speedup - 1) for was, now in zip(seen, own, strict=True)) < 0.05
+    own = foretell(world.trace, model, [world.controllers[name] for name in SOME], seed=7)
+    assert max(abs(now.speedup / was.speedup - 1) for was, now in zip(seen, own, strict=True)) < 0.05
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from real.compare import (  # noqa: E402
     Row,
     in_sample_model,
     measured,
-    predicted,
     verdict,
 )
 from real.data import encode, load_prompts  # noqa: E402
+from real.foretold import foretell  # noqa: E402
 from real.interleave import PLAIN, Comparison  # noqa: E402
 from real.loop import Round, Settings  # noqa: E402
 from real.record import proposer_of, record_request  # noqa: E402
@@ -77,10 +77,10 @@ def test_the_prediction_is_exact_where_costs_are(world):
     # Recorder, replay, loop and formulas agree: no error is left when every round costs what the model says.
     _, controllers, requests, trace = world
     seen = measured(requests, list(controllers), seed=7)
-    ahead = predicted(trace, COSTS, list(controllers.values()), seed=7)
+    ahead = foretell(trace, COSTS, list(controllers.values()), seed=7)
     for name, was, now in zip(controllers, seen, ahead, strict=True):
-        assert now["speedup"] == pytest.approx(was.speedup, rel=1e-9), name
-        assert (now["tokens"], now["rounds"]) == (was.tokens, was.rounds), name
+        assert now.speedup == pytest.approx(was.speedup, rel=1e-9), name
+        assert (now.tokens, now.rounds) == (was.tokens, was.rounds), name
     assert len({round(was.speedup, 3) for was in seen}) > 4
 
 
@@ -92,8 +92,8 @@ def test_costs_fitted_to_the_run_are_those_it_had(world):
         assert float(model.verify_s(s, 20)) == pytest.approx(float(COSTS.verify_s(s, 20)), rel=0.02)
     assert model.draft_pass_s == pytest.approx(COSTS.draft_pass_s)
     seen = measured(requests, list(controllers), seed=7)
-    own = predicted(trace, model, list(controllers.values()), seed=7)
-    assert max(abs(now["speedup"] / was.speedup - 1) for was, now in zip(seen, own, strict=True)) < 0.07
+    own = foretell(trace, model, list(controllers.values()), seed=7)
+    assert max(abs(now.speedup / was.speedup - 1) for was, now in zip(seen, own, strict=True)) < 0.07
     assert in_sample_model([request_of(0, plain=decode_of(2, 1.0, 1.0))], block_len=1) is None
 
 
@@ -107,7 +107,7 @@ def row_of(name: str, speedup: float, now: float, *, half: float = 0.0, own: flo
         mean_of_ratios=speedup,
         ci95=(speedup * (1 - half), speedup * (1 + half)),
     )
-    return Row(controller=name, measured=seen, predicted=now, in_sample=own, shadow=None)
+    return Row(controller=name, measured=seen, predicted=now, predicted_sd=0.0, in_sample=own, shadow=None)
 
 
 def test_the_verdict_by_hand():

@@ -16,17 +16,15 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from real.arm_costs import live_view
+from real.foretold import foretell
 from real.paper.arms import ARM
 from real.paper.config import STATIC
 from real.paper.paired import RESAMPLES, Float64Array, Times, compare
 from real.paper.summary import Measured, Row, Summary, best, place_of
 from real.validation import CALIBRATION, TRACE
-from specsim.engine import replay
 from specsim.latency import load_latency
-from specsim.trace import read_trace
+from specsim.trace import open_trace
 
 DATASET, PROMPT = "dataset", "prompt"  # what the best arm is the best of
 
@@ -127,24 +125,11 @@ def replayed_seconds(cell: Measured) -> dict[str, Float64Array]:
     """
     told = {one["controller"]: one["predicted"] for one in cell.document["results"]}
     names = [name for name in cell.cell.method.spellings() if told[name] is not None]
-    if not names:
+    if not names or open_trace(cell.folder / TRACE).meta.kind != "arm":
         return {}
     latency = load_latency(cell.folder / CALIBRATION)
-    meta, chunk = live_view(*read_trace(cell.folder / TRACE), latency)
-    if meta.kind != "arm":
-        return {}
-    found = replay(meta, [chunk], latency, names, seed=cell.cell.config.seed, keep_rounds=True)
-    return {
-        name: _by_request(rounds)
-        for name, result, rounds in zip(names, found.results, found.rounds, strict=True)
-        if math.isclose(result["speedup"], told[name])
-    }
-
-
-def _by_request(rounds: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """float64[B] sums of a RoundLog's seconds, by the numbers of requests."""
-    _, number = np.unique(rounds["request"], return_inverse=True)
-    return np.bincount(number, weights=rounds["round_s"]).astype(np.float64)
+    found = foretell(cell.folder / TRACE, latency, names, seed=cell.cell.config.seed)
+    return {name: one.time_s for name, one in zip(names, found, strict=True) if math.isclose(one.speedup, told[name])}
 
 
 def mean_interval(values: Float64Array, *, seed: int) -> tuple[float, float] | None:
@@ -159,11 +144,13 @@ def mean_interval(values: Float64Array, *, seed: int) -> tuple[float, float] | N
 def order(one: Summary) -> Row:
     """Whether the replay foresaw which of two is faster, over all pairs of a cell's controllers and arms.
 
-    `separated`: pairs whose ratio's interval leaves out 1; `foreseen`: those of them with predictions; `agreed`: where
-    the prediction has the same one ahead; `against`: the others, as (faster, slower, ratio, predicted ratio).
+    `separated`: pairs whose ratio's interval leaves out 1; `foreseen`: those of them that the replay tells apart too,
+    whose predicted ratio is further from 1 than two standard deviations between replays; `agreed`: where it has the
+    same one ahead; `against`: the others, as (faster, slower, ratio, predicted ratio); `untold`: separated pairs with
+    predictions too close to each other.
     """
     rows = list({row["controller"]: row for row in one.rows}.values())
-    separated = foreseen = agreed = 0
+    separated = foreseen = agreed = untold = 0
     wrong: list[list[Any]] = []
     for mine, other in combinations(rows, 2):
         ratio = compare(*(one.times[row["controller"]] for row in (mine, other)), seed=one.cell.config.seed)
@@ -172,8 +159,11 @@ def order(one: Summary) -> Row:
         separated += 1
         if mine["predicted"] is None or other["predicted"] is None:
             continue
-        foreseen += 1
         guess = mine["predicted"] / other["predicted"]
+        if abs(guess - 1) <= 2 * math.hypot(*(row["predicted_sd"] / row["predicted"] for row in (mine, other))):
+            untold += 1
+            continue
+        foreseen += 1
         if (guess > 1) == (ratio.ratio > 1):
             agreed += 1
         else:
@@ -182,5 +172,5 @@ def order(one: Summary) -> Row:
             told = names if ahead else names[::-1]
             wrong.append([*told, *((value if ahead else 1 / value) for value in (ratio.ratio, guess))])
     pairs = len(rows) * (len(rows) - 1) // 2
-    counts = {"pairs": pairs, "separated": separated, "foreseen": foreseen, "agreed": agreed}
+    counts = {"pairs": pairs, "separated": separated, "foreseen": foreseen, "agreed": agreed, "untold": untold}
     return {**place_of(one.cell), **counts, "against": wrong}

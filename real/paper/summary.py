@@ -133,6 +133,7 @@ def _row(cell: Measured, label: str, one: Mapping[str, Any]) -> Row:
         "eta_ci95": seen["ci95"],
         "tau": seen["tau"],
         "predicted": one["predicted"],
+        "predicted_sd": one.get("predicted_sd") or 0.0,  # cells of older calibrations were replayed once
         "error": one["error"],
         "in_sample_error": one["in_sample_error"],
         "shadow": one["shadow"],
