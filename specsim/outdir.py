@@ -68,17 +68,13 @@ class OutDir:
             self._remove_made()
 
     def round_log(self, trace: Path, controllers: Sequence[str]) -> RoundSink:
-        """A sink that appends the rounds of `trace`.
-
-        run_id is "trace#controller"; a spelling given again gets "#2", "#3" and so on after it.
-        """
+        """A sink that appends the rounds of `trace`."""
         assert self._staging is not None
         if self._writer is None:
             with self._reporting():
                 self._writer = RoundLogWriter(self._staging / ROUNDS, {"source": "specsim.replay"})
         writer = self._writer
-        repeats = [controllers[: i + 1].count(text) for i, text in enumerate(controllers)]
-        ids = [f"{trace}#{c}" + (f"#{n}" if n > 1 else "") for c, n in zip(controllers, repeats, strict=True)]
+        ids = run_ids_of(trace, controllers)
 
         def write(index: int, columns: dict[str, NDArray[Any]]) -> None:
             constant = {"run_id": ids[index], "lane": 0, "warmup": False, "ctx_len": None}
@@ -152,6 +148,13 @@ class OutDir:
         for folder in self._made:
             with suppress(OSError):  # never made, or in use by somebody else by now
                 folder.rmdir()
+
+
+def run_ids_of(trace: str | Path, controllers: Sequence[str]) -> list[str]:
+    """run_id of each controller in the round log: "trace#controller"; a spelling given again gets "#2", "#3" and so on
+    after it."""
+    repeats = [controllers[: i + 1].count(text) for i, text in enumerate(controllers)]
+    return [f"{trace}#{c}" + (f"#{n}" if n > 1 else "") for c, n in zip(controllers, repeats, strict=True)]
 
 
 def _is_finished(folder: Path) -> bool:

@@ -6,7 +6,7 @@ Owns the file, not the meaning of a round. Columns and types are in `schema.ROUN
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -160,6 +160,47 @@ def read_round_log(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[
     parts = {field.name: list(_parts(field, batches)) for field in ROUND_LOG_SCHEMA}
     empty = {field.name: _empty(field) for field in ROUND_LOG_SCHEMA}
     return metadata, {name: np.concatenate(arrays) if arrays else empty[name] for name, arrays in parts.items()}
+
+
+def stream_round_log(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[float, pa.RecordBatch]]:
+    """Go over a round log in pieces of at most 32k rows; no more than one of them is held.
+
+    Args:
+        path: the file.
+        columns: those that are read.
+
+    Yields:
+        The share of the file that has been read, this piece included, and the piece: the columns in the order asked
+        for, with the schema's types. Null stays null, in columns that may be null.
+
+    Raises:
+        TraceError: not a round log of this version; a column is missing, of another type, or holds a null or a value
+            that does not fit; a part of the file cannot be read.
+    """
+    with open_parquet(path) as file:
+        _run_metadata(file.metadata.metadata or {}, path)
+        _check_types(file.schema_arrow, path)
+        rows = file.metadata.num_rows
+        for first_row, batch in read_batches(file, Path(path), list(columns)):
+            arrays = [_typed(batch.column(name), ROUND_LOG_SCHEMA.field(name), path, first_row) for name in columns]
+            yield (first_row + batch.num_rows) / rows, pa.record_batch(arrays, names=list(columns))
+
+
+def _typed(array: pa.Array, field: pa.Field, path: str | Path, first_row: int) -> pa.Array:
+    try:
+        typed = array.cast(field.type)
+    except (pa.ArrowException, ValueError) as error:
+        raise TraceError(
+            path,
+            f"a value does not fit ({str(error).splitlines()[0]})",
+            allowed=f"type {field.type}",
+            column=field.name,
+            row=first_row,
+        ) from error
+    if typed.null_count and not field.nullable:
+        row = first_row + int(np.flatnonzero(np.asarray(typed.is_null()))[0])
+        raise TraceError(path, "a value is null", allowed=f"type {field.type}", column=field.name, row=row)
+    return typed
 
 
 def _run_metadata(stored: Mapping[bytes, bytes], path: str | Path) -> dict[str, Any]:
