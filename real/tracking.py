@@ -1,7 +1,8 @@
-"""Weights & Biases: one group of runs per comparison. The only file that imports wandb.
+"""Weights & Biases: one group of runs per comparison. The only file of this package that imports wandb.
 
-Owns what is logged and under which names, and that a failure of tracking never costs a result. Runs are offline unless
-the user asks for more (`mode`, or the variable WANDB_MODE); everything logged is in the run folder as well.
+Owns what is logged when, and that a failure of tracking never costs a result. Its names are those of `analysis.keys`,
+which logging a run folder later (`python -m analysis.wandb`) has too; runs are opened by `analysis.tracking`, offline
+unless the user asks for more. Everything logged is in the run folder as well.
 
 One run per controller (job type `controller`) with a row per round, and one for the whole (job type `comparison`) with
 the tables and files, all in one group. The x-axis of a controller's curves is its own count of rounds, `round`, which
@@ -15,69 +16,36 @@ run of the same group, which begins with the points kept so far.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import wandb
 
+from analysis import keys
+from analysis.tracking import (
+    AGENT,
+    DISABLED,
+    MODES,
+    Tracking,
+    check_folder,
+    define_axes,
+    log_files,
+    log_table,
+    open_run,
+    wandb_folder,
+)
 from real.folder import Request, Run
 from real.interleave import PLAIN
 from real.reference import LIVE, labelled
-from real.results import Result, best_of
-from specsim.errors import ConfigError
+from real.results import FIELDS, Result, Sums, best_of, sums_of
 from specsim.latency import LatencyModel
-from specsim.paths import temporary_beside
+from specsim.metrics import bootstrap_ratios
 
-ROUND, STEP = "round", "step"
-DISABLED = "disabled"
-SWEEP = "WANDB_SWEEP_ID"
-ROOM_BYTES = 16 << 20
-ONLINE_TIMEOUT_S = 20.0  # wandb waits 90 s for a server that does not answer
-MODES = ("online", "offline", "shared", DISABLED)
-COLUMNS = (
-    "drafted_len",
-    "submitted_len",
-    "accepted_len",
-    "emitted_len",
-    "draft_s",
-    "verify_s",
-    "overhead_s",
-    "round_s",
-    "controller_s",
-    "build_s",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tracking:
-    """How to track.
-
-    Args:
-        mode: online, offline or disabled; None: what WANDB_MODE says, else offline, but online under a sweep's agent.
-        project, entity, tags: as in `wandb.init`.
-
-    Raises:
-        ConfigError: an unknown mode.
-    """
-
-    mode: str | None = None
-    project: str = "specsim"
-    entity: str | None = None
-    tags: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.mode is not None and self.mode not in MODES:
-            raise ConfigError(f"tracking mode {self.mode!r}: allowed: {', '.join(MODES)}")
-
-    @property
-    def effective_mode(self) -> str:
-        # A sweep's agent waits for what its runs report; whoever starts one wants them online.
-        return self.mode or os.environ.get("WANDB_MODE") or ("online" if SWEEP in os.environ else "offline")
+__all__ = ("MODES", "Curves", "Tracker", "Tracking", "wandb_folder")
+STEP = "step"  # the x-axis of a training
 
 
 class _Guard:
@@ -100,50 +68,6 @@ class _Guard:
             self.on = False
             reason = " ".join(str(error).split())
             self._warn(f"W&B: {doing} failed ({reason}); the run goes on without it, its results are kept locally")
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise for a folder that wandb could not write: it would take a temporary one, or go on without a word."""
-    place = folder / "wandb"
-    place.mkdir(parents=True, exist_ok=True)
-    temporary_beside(place / "writable").unlink()
-    if shutil.disk_usage(place).free < ROOM_BYTES:
-        raise OSError(f"{place}: less than {ROOM_BYTES >> 20} MiB are free")
-
-
-def _open_run(
-    tracking: Tracking,
-    folder: Path,
-    *,
-    group: str,
-    job_type: str,
-    name: str,
-    config: Mapping[str, Any],
-    id: str | None = None,
-) -> wandb.Run:
-    """A new run whose files lie in `folder/wandb`."""
-    return wandb.init(
-        id=id or secrets.token_hex(4),
-        project=tracking.project,
-        entity=tracking.entity,
-        tags=tracking.tags,
-        mode=tracking.effective_mode,  # pyright: ignore[reportArgumentType] - wandb checks it
-        dir=str(folder),
-        group=group,
-        job_type=job_type,
-        name=name,
-        config=dict(config),
-        reinit="create_new",
-        # Provenance is in the config; measuring beside a comparison of times would disturb it.
-        settings=wandb.Settings(
-            console="off",
-            silent=True,
-            disable_git=True,
-            save_code=False,
-            x_disable_stats=True,
-            init_timeout=ONLINE_TIMEOUT_S,
-        ),
-    )
 
 
 class Tracker:
@@ -173,6 +97,7 @@ class Tracker:
         self._whole: wandb.Run | None = None
         self._runs: dict[str, wandb.Run] = {}
         self._counts: dict[str, _Count] = {}
+        self._sums: list[dict[str, Sums]] = []  # per prompt, by controller
         self._try = _Guard(tracking, warn)
         self._try("starting", lambda: self._start(controllers))
 
@@ -198,20 +123,21 @@ class Tracker:
         self._close(1)
 
     def _start(self, controllers: Sequence[str]) -> None:
-        _check_folder(self._folder)
+        check_folder(self._folder)
         # A sweep's agent, or the user, may have chosen this run's id; all others need ids of their own.
-        self._whole = self._open("comparison", "comparison", {}, id=os.environ.get("WANDB_RUN_ID"))
-        if SWEEP in os.environ:
+        self._whole = self._open(keys.COMPARISON, keys.COMPARISON, {}, id=os.environ.get("WANDB_RUN_ID"))
+        if AGENT in os.environ:
             return
         for spelling in controllers:
             verification = LIVE if spelling == PLAIN else self._config.get("verification", LIVE)
-            name, facts = labelled(spelling, verification), {"controller": spelling, "verification": verification}
-            run = self._open("controller", name, facts)
-            run.define_metric(ROUND)
-            run.define_metric("*", step_metric=ROUND)
+            name, facts = labelled(spelling, verification), {keys.LABEL: spelling, keys.VERIFICATION: verification}
+            run = self._open(keys.CONTROLLER, name, facts)
+            define_axes(run)
             self._runs[spelling], self._counts[spelling] = run, _Count()
 
     def _add(self, request: Request) -> None:
+        spellings = [run.controller for run in request.runs if not run.warmup]
+        self._sums.append(dict(zip(spellings, sums_of(request, spellings), strict=True)))
         for run in request.runs:
             if not run.warmup and run.controller in self._runs:
                 for row in self._counts[run.controller].rows(request.number, run):
@@ -221,18 +147,15 @@ class Tracker:
         self, results: Sequence[Result], latency: LatencyModel | None, files: Mapping[str, Sequence[Path]]
     ) -> None:
         assert self._whole is not None
-        _check_folder(self._folder)
+        check_folder(self._folder)
         self._log_results(self._whole, results)
         if latency is not None:
             self._log_latency(self._whole, latency)
         for kind, paths in files.items():
-            artifact = wandb.Artifact(f"{kind}-{self._group}", type=kind)
-            for path in paths:
-                artifact.add_file(str(path))
-            self._whole.log_artifact(artifact)
+            log_files(self._whole, f"{kind}-{self._group}", kind, paths)
 
     def _open(self, job_type: str, name: str, config: Mapping[str, Any], *, id: str | None = None) -> wandb.Run:
-        return _open_run(
+        return open_run(
             self._tracking,
             self._folder,
             group=self._group,
@@ -243,25 +166,35 @@ class Tracker:
         )
 
     def _log_results(self, whole: wandb.Run, results: Sequence[Result]) -> None:
-        rows = [result.to_json() for result in results]
+        rows = [{**result.to_json(), **self._interval(result.controller)} for result in results]
         if not rows:
             return
-        whole.log({"controllers": wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])})
+        log_table(whole, keys.CONTROLLERS, keys.CONTROLLER_COLUMNS, [keys.row_of(row) for row in rows])
         for result, row in zip(results, rows, strict=True):
-            values = {key: value for key, value in row.items() if key != "controller" and value is not None}
-            whole.summary.update({f"{result.label}/{key}": value for key, value in values.items()})
+            values = keys.summary_of(row)
+            whole.summary.update(keys.of_whole(result.label, values))
             if result.controller in self._runs:
                 self._runs[result.controller].summary.update(values)
         best = best_of(results)
         if best is not None:
-            # What sweeps maximise.
-            whole.summary.update({"best_controller": best.label, "best_speedup": best.speedup})
+            whole.summary.update({keys.BEST_CONTROLLER: best.label, keys.BEST_SPEEDUP: best.speedup})
 
     def _log_latency(self, whole: wandb.Run, latency: LatencyModel) -> None:
         lengths = range(1, 1 + int(self._config.get("max_draft_len", 24)) + 1)
         rows = [[s, float(latency.verify_s(s))] for s in lengths]
-        whole.log({"latency": wandb.Table(columns=["token positions", "verify_s"], data=rows)})
-        whole.config.update({"latency_model": latency.to_dict()})
+        log_table(whole, keys.LATENCY, keys.LATENCY_COLUMNS, rows)
+        whole.config.update({keys.LATENCY_MODEL: latency.to_dict()})
+
+    def _interval(self, controller: str) -> dict[str, float | None]:
+        """95 % of the speedup, over prompts; None where plain decoding is missing or prompts are fewer than two."""
+        plain_s, decode_s = (
+            np.array([sums[controller][FIELDS.index(name)] for sums in self._sums]) for name in ("plain_s", "decode_s")
+        )
+        known = len(self._sums) > 1 and bool((plain_s > 0).all())
+        low, high = (
+            bootstrap_ratios(plain_s, [decode_s], int(self._config.get("seed", 0)))[0] if known else (None, None)
+        )
+        return {"speedup_low": low, "speedup_high": high}
 
     def _close(self, exit_code: int) -> None:
         self._try.on = False
@@ -316,8 +249,8 @@ class Curves:
         return self._run
 
     def _start(self) -> None:
-        _check_folder(self._folder)
-        self._run = _open_run(
+        check_folder(self._folder)
+        self._run = open_run(
             self._tracking,
             self._folder,
             group=self._name,
@@ -330,12 +263,9 @@ class Curves:
         self._run.define_metric("*", step_metric=STEP)
 
     def _finish(self, summary: Mapping[str, float], result: Path) -> None:
-        _check_folder(self._folder)
+        check_folder(self._folder)
         self._opened.summary.update(dict(summary))
-        artifact = wandb.Artifact(f"model-{self._name}", type="model")
-        for path in sorted(result.iterdir()):  # not add_dir: it writes to the terminal
-            artifact.add_file(str(path))
-        self._opened.log_artifact(artifact)
+        log_files(self._opened, f"model-{self._name}", "model", sorted(result.iterdir()))
 
     def _close(self, exit_code: int) -> None:
         self._try.on = False
@@ -343,11 +273,6 @@ class Curves:
             with suppress(Exception):  # whatever failed has been said
                 self._run.finish(exit_code=exit_code)
         self._run = None
-
-
-def wandb_folder(folder: Path) -> Path:
-    """Where wandb's files go: `folder`, unless WANDB_DIR says otherwise."""
-    return Path(os.environ.get("WANDB_DIR") or folder)
 
 
 class _Count:
@@ -364,9 +289,9 @@ class _Count:
             self.tokens += row.emitted_len
             self.seconds += row.round_s
             yield {
-                ROUND: self.rounds,
-                "request": number,
-                **{name: getattr(row, name) for name in COLUMNS},
-                "tau": self.tokens / self.rounds,
-                "tokens_per_s": self.tokens / self.seconds,
+                keys.ROUND: self.rounds,
+                keys.REQUEST: number,
+                **{name: getattr(row, name) for name in keys.COLUMNS},
+                keys.TAU: self.tokens / self.rounds,
+                keys.TOKENS_PER_S: self.tokens / self.seconds,
             }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -18,12 +19,14 @@ torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 import wandb  # noqa: E402
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args  # noqa: E402
 
-import real.tracking  # noqa: E402
+import analysis.tracking  # noqa: E402
+from analysis.keys import COLUMNS  # noqa: E402
 from real.folder import RunFolder, read_run  # noqa: E402
 from real.lightning.record import Recorder  # noqa: E402
 from real.lightning.track import WandbTracker  # noqa: E402
-from real.tracking import COLUMNS, Tracking  # noqa: E402
+from real.tracking import Tracking  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
+from specsim.metrics import bootstrap_ratios  # noqa: E402
 from specsim.roundlog import read_round_log  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_runs import CONTROLLERS, PROMPTS, THIRD_PARTY_WARNINGS, make_place, run  # noqa: E402
@@ -124,6 +127,14 @@ def test_p42_test_metrics_and_tables_are_there(out: Path) -> None:
             if key != "controller" and value is not None:
                 assert whole.summary[f"{controller}/{key}"] == pytest.approx(value), (controller, key)
         assert by_name(out)[controller].summary["tau"] == pytest.approx(result["tau"])
+    runs = {run.controller: [] for run in next(RunFolder(out, read_run(out)["config"], reopen=True).load()).runs}
+    for request in RunFolder(out, read_run(out)["config"], reopen=True).load():
+        for one in request.runs:
+            if not one.warmup:
+                runs[one.controller].append((len(one.decoded.output), sum(row.round_s for row in one.decoded.rounds)))
+    (plain_tokens, plain_s), (tokens, seconds) = (np.array(runs[name]).T for name in ("plain", "libraspec"))
+    expected = bootstrap_ratios(plain_s * tokens / plain_tokens, [seconds], 0)[0]
+    assert [whole.summary[f"libraspec/speedup_{end}"] for end in ("low", "high")] == pytest.approx(expected)
     assert {key for row in whole.history for key in row} >= {"controllers._type", "latency._type"}
     (table,) = out.glob("wandb/*/files/media/table/controllers_*.json")
     shown = json.loads(table.read_text())
@@ -221,7 +232,7 @@ def test_a_failure_of_tracking_costs_no_result(
         (tmp_path / "file").touch()
         monkeypatch.setenv("WANDB_DIR", str(tmp_path / "file"))
     elif failing == "disk":
-        monkeypatch.setattr(real.tracking, "ROOM_BYTES", 1 << 62)
+        monkeypatch.setattr(analysis.tracking, "ROOM_BYTES", 1 << 62)
     elif failing == "init":
         monkeypatch.setattr(wandb, "init", refuse)
     else:

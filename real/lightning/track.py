@@ -14,6 +14,7 @@ from typing import Any
 import click
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from analysis import keys
 from real.folder import OUTPUTS, ROUNDS, RUN, Request, RunFolder, read_run
 from real.lightning.module import DecodeModule
 from real.lightning.record import CONFIG, LATENCY, recorder_of, run_digest
@@ -38,7 +39,7 @@ class WandbTracker(Callback):
     def __init__(
         self,
         mode: str | None = None,
-        project: str = "specsim",
+        project: str = keys.PROJECT,
         entity: str | None = None,
         tags: list[str] = [],  # noqa: B006 - shown as the default
         live: bool = False,
@@ -105,7 +106,8 @@ class WandbTracker(Callback):
     def _add(self, pl_module: LightningModule, folder: RunFolder, requests: Iterable[Request]) -> None:
         assert isinstance(pl_module, DecodeModule)
         if self._tracker is None:
-            origin = {"effective": pl_module.description(), "provenance": read_run(folder.path)["provenance"]}
+            effective, found = pl_module.description(), read_run(folder.path)
+            origin = {"effective": effective, keys.PROVENANCE: found["provenance"], keys.KIND: "real"}
             self._tracker = Tracker(
                 self.tracking,
                 folder=folder.path,
