@@ -41,6 +41,7 @@ REPLAYED: Mapping[str, Rule] = {
     **{"trace": TEXT, "controller": TEXT, "params": OBJECT, "tokens": POSITIVE, "rounds": POSITIVE, "tau": POSITIVE},
     **{"time_s": POSITIVE, "plain_time_s": POSITIVE, "speedup": MAYBE, "speedup_ci95": PAIR},
     **{"mean_submitted": AMOUNT, "acceptance_rate": MAYBE, "privileged": FLAG},
+    "regret_best_fixed_s": MAYBE,
 }
 RESULT: Mapping[str, Rule] = {
     **{"controller": TEXT, "tokens": POSITIVE, "rounds": POSITIVE, "tau": POSITIVE, "decode_s": POSITIVE},
@@ -78,6 +79,9 @@ def replay_runs(folder: Path, name: str, document: Mapping[str, Any]) -> list[Ru
             notes.append("expected acceptance: there are no single rounds to log")
         elif names is None:
             notes.append(f"{CONFIG} is of other controllers than {RESULTS}: rounds cannot be told apart")
+        known = {}
+        if names is not None and rounds is not None:
+            known = {method.controller: name for method, name in zip(methods, names, strict=True)}
         trace = _find_trace(folder, entry, notes)
         meta = _meta(trace)
         shown = stem if stems.count(stem) == 1 else entry["path"]
@@ -92,8 +96,8 @@ def replay_runs(folder: Path, name: str, document: Mapping[str, Any]) -> list[Ru
                 dataset=meta.get("dataset"),
                 temperature=meta.get("temperature"),
                 methods=methods,
-                rounds=rounds if names else None,
-                run_ids={} if names is None or rounds is None else dict(zip((m.controller for m in methods), names, strict=True)),
+                rounds=None if names is None else rounds,
+                run_ids=known,
                 trace=trace,
                 latency=entry["latency"],
                 provenance=provenance,
@@ -117,6 +121,7 @@ def _replayed(row: Mapping[str, Any], controller: str) -> Method:
         submitted_len=row["mean_submitted"],
         acceptance_rate=row["acceptance_rate"],
         privileged=row["privileged"],
+        best_static_s=None if row["regret_best_fixed_s"] is None else row["time_s"] - row["regret_best_fixed_s"],
     )
 
 

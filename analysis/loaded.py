@@ -28,6 +28,7 @@ class Method:
         predicted: speedup the simulator foretold, of a validation.
         privileged: it knows what no deployed controller could.
         label: how logs and tables call it where that is not its spelling.
+        best_static_s: seconds of the best static length (of arms the best single one) in hindsight, of a replay.
     """
 
     controller: str
@@ -43,6 +44,7 @@ class Method:
     predicted: float | None = None
     privileged: bool = False
     label: str | None = None
+    best_static_s: float | None = None
 
     @property
     def name(self) -> str:

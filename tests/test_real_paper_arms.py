@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from real.paper.arm_tables import sections
+from analysis.grid import markdown
+from analysis.paper_tables import sections_of
 from real.paper.arms import acceptance, arm_order, contexts, pulls, ranks, spearman
 from real.paper.regret import mean_interval, order, regrets
 from real.paper.summary import Measured, comparisons, rows_of, summarise
@@ -236,18 +237,17 @@ def test_intervals_of_means_hold_their_mean() -> None:
 def test_the_sections_say_it_in_words() -> None:
     cell = measured()
     summary = summarise(cell)
-    text = sections(
-        {
-            "acceptance": acceptance([summary]),
-            "shares": pulls(cell)[1],
-            "regrets": regrets(summary, REPLAYED)[1],
-            "orders": [order(summary)],
-        }
-    )
+    document = {
+        "acceptance": acceptance([summary]),
+        "shares": pulls(cell)[1],
+        "regrets": regrets(summary, REPLAYED)[1],
+        "orders": [order(summary)],
+    }
+    text = markdown(sections_of("sp2ec-regret", document))
     assert "| Drafter | SP2ec | sp2ec | 5 | 1: 60.0% | 20.0% | 0.0% |" in text
     measured_part = "all prompts (arm:index=1) | 60.0 [40.0, 80.0] | 30.0% [16.7%, 50.0%]"
     assert f"{measured_part} | arm:index=0 | 40.0 [20.0, 60.0] | 16.0% [10.0%, 20.0%] |" in text
     assert "each prompt | 265.0 [150.0, 380.0] | 147.2% [93.8%, 190.0%] | - | - | - |" in text
     assert "Drafter static (arm:index=2): tau 5.00, 1.22x; Drafter SP2ec (sp2ec): tau 2.00, 1.92x; ratio 0.634" in text
     assert "| 15 | 12 | 8 | 0 | 6 | arm:index=1 is faster than sp2ec (1.300; predicted 0.962)<br>arm:index=2" in text
-    assert sections({"acceptance": [], "shares": []}) == ""
+    assert sections_of("sp2ec-regret", {"acceptance": [], "shares": []}) == []

@@ -9,12 +9,14 @@ import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
+from analysis.grid import markdown
+from analysis.paper_tables import fastest, tables_of
 from real.folder import Run
 from real.paper import figures
 from real.paper.loops import fresh_sums
 from real.paper.paired import Times, compare
 from real.paper.summary import Measured, comparisons, prediction_summary, rows_of, summarise
-from real.paper.tables import fastest, markdown, verdict_lines
+from real.paper.tables import verdict_lines
 from specsim.trace import TraceChunk, TraceMeta, write_trace
 from tests.real_paper import cell_of, decoded, plain
 
@@ -74,7 +76,7 @@ def test_the_table_shows_the_fastest_length_and_which_it_is(cell: Measured) -> N
     chosen = fastest(rows_of(cell))
     assert chosen[("Drafter", "static"), "A"]["controller"] == "static:length=2"
     assert chosen[("Drafter", "static"), "A"]["variants"] == 2
-    text = markdown("table1", rows_of(cell))
+    text = markdown(tables_of("table1", rows_of(cell)))
     line = next(line for line in text.split("\n") if line.startswith("| Drafter static"))
     assert line.split("|")[2].strip().startswith("1.85 [")
     assert line.split("|")[2].strip().endswith("(length=2)")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from analysis.paper_tables import fastest
 from real.builders.arm import read_arms
 from real.compare import counted
 from real.drafters.choose import parse_drafter
@@ -21,7 +22,6 @@ from real.paper.config import STATIC
 from real.paper.paired import compare
 from real.paper.reading import ANY_LAYERS
 from real.paper.summary import Measured, Row, Summary, place_of, rows_of, times_of
-from real.paper.tables import fastest
 
 TOP = 3  # arms beyond these are what the paper calls wasted pulls
 ARM = "arm:index="

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from analysis.paper_tables import fastest
 from real.compare import counted
 from real.loop import Round
 from real.paper.config import FIXED, LIBRASPEC, STATIC
 from real.paper.summary import Measured, Row, best, rows_of
-from real.paper.tables import fastest
 from real.validation import CALIBRATION, TRACE
 from specsim.chunk import TraceChunk
 from specsim.latency import load_latency

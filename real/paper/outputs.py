@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.grid import markdown
+from analysis.paper_tables import sections_of, tables_of
 from real.paper import figures
-from real.paper.arm_tables import sections
 from real.paper.arms import acceptance, construction, contexts, points, pulls
 from real.paper.cells import write_json
 from real.paper.config import PaperConfig
 from real.paper.regret import order, regrets, replayed_seconds
 from real.paper.summary import Measured, Row, Summary, comparisons, load_cell, prediction_summary, summarise
-from real.paper.tables import markdown
 from specsim.errors import ConfigError
 from specsim.paths import replace_file
 from specsim.provenance import provenance
@@ -159,7 +159,8 @@ def write_outputs(config: PaperConfig, place: Path, out: Path) -> dict[str, Any]
         with replace_file(out / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
     with replace_file(out / f"{config.experiment}.md") as temporary:
-        temporary.write_text(markdown(config.experiment, rows) + sections(document), encoding="utf-8")
+        tables = [*tables_of(config.experiment, rows), *sections_of(config.experiment, document)]
+        temporary.write_text(markdown(tables), encoding="utf-8")
     write_json(out / RESULTS, document)
     return document
 
