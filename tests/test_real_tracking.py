@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +29,11 @@ from specsim.metrics import bootstrap_ratios  # noqa: E402
 from specsim.roundlog import read_round_log  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_runs import CONTROLLERS, PROMPTS, THIRD_PARTY_WARNINGS, make_place, run  # noqa: E402
-from tests.wandb_file import Tracked, read_all  # noqa: E402
+from tests.wandb_file import Tracked, environment, read_all, server  # noqa: E402, F401 - fixtures
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
 SWEEPS = sorted((ROOT / "real" / "sweeps").glob("*.yaml"))
 SCHEMA = ROOT / "tests" / "sweeps_schema" / "schema.json"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[socket.socket]:
-    """Where W&B would be; accepts nothing, so that whoever calls waits in its queue."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        yield listening
-
-
-@pytest.fixture(autouse=True, scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory, server: socket.socket) -> Iterator[None]:
-    """wandb as a user has it who set nothing, but with its caches in a temporary folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_API_KEY"):
-            patch.delenv(name, raising=False)
-        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
-            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
-        patch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +125,10 @@ def test_p42_test_metrics_and_tables_are_there(out: Path) -> None:
     )
 
 
-def test_p43_offline_is_the_default_and_nothing_leaves_the_machine(out: Path, server: socket.socket) -> None:
+def test_p43_offline_is_the_default_and_nothing_leaves_the_machine(
+    out: Path,
+    server: socket.socket,  # noqa: F811
+) -> None:
     runs = by_name(out)
     assert list(runs) != []
     with pytest.raises(BlockingIOError):

@@ -1,8 +1,12 @@
-"""Reads an offline run's `.wandb` file: the log format of LevelDB around protobuf records (7 bytes of file header)."""
+"""Reads an offline run's `.wandb` file: the log format of LevelDB around protobuf records (7 bytes of file header).
+
+Its fixtures give wandb's tests a place of their own, and a server that notices whoever calls.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -10,10 +14,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from wandb.proto import wandb_internal_pb2
 
 BLOCK, HEADER = 32768, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[socket.socket]:
+    """Where W&B would be; accepts nothing, so that whoever calls waits in its queue."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, server: socket.socket) -> Iterator[None]:
+    """wandb as a user has it who set nothing, but with its caches in a temporary folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_API_KEY"):
+            patch.delenv(name, raising=False)
+        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        patch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        yield
 
 
 @dataclass
