@@ -19,10 +19,12 @@ DOCS = [*pages(), ROOT / "CHANGELOG.md"]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"python -m ((?:specsim|real|analysis|tests)[\w.]*)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Pages with files of their own: tests/test_adding_a_controller.py and tests/test_tutorials.py follow them.
+FOLLOWED = ("adding-a-controller.md", "tutorial-extend.md")
 _EXAMPLES = [
     pytest.param(page, source, id=f"{page.name}-{number}")
     for page in DOCS
-    if page.name != "adding-a-controller.md"  # tests/test_adding_a_controller.py follows that one
+    if page.name not in FOLLOWED
     for number, (language, source) in enumerate(_FENCE.findall(page.read_text(encoding="utf-8")))
     if language == "python"
 ]
@@ -116,7 +118,7 @@ def test_spellings_in_the_pages_are_valid() -> None:
         "arm": dataclasses.replace(length, arm_draft_s=(0.01, 0.02), draft_len=4),
         "tree": dataclasses.replace(length, tree=True, block_len=96),
     }
-    text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS if page.name != "adding-a-controller.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS if page.name not in FOLLOWED)
     spellings = re.findall(r"(?:-c|--controllers) ([a-z][\w-]*(?::[\w=.,-]+)?)", text)
     assert spellings
     for spelling in (*spellings, *(text for texts in DEFAULT_SETS.values() for text in texts)):
