@@ -14,7 +14,7 @@ test: $(STAMP)
 
 # The site of docs/ and of all docstrings, in build/site: open build/site/index.html. A bad link is an error.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m bench tests/bench -s
