@@ -1,4 +1,4 @@
-"""The documentation site: every public module has a page, links lead somewhere, faults fail, nothing is loaded from afar."""
+"""The documentation site: a page for every public module, links that lead somewhere, nothing loaded from afar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ID = re.compile(r'\s(?:id|name)="([^"]+)"')
 
 
 def build(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(root), "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
@@ -156,8 +156,8 @@ def small(tmp_path: Path) -> Path:
     (root / "LICENSE").write_text("Do as you like.\n")
     (root / "tool.py").write_text("print(1)\n")
     (root / "docs" / "first.md").write_text(
-        "# First\n\n## Part\n\n[a](../specsim/thing.py) [b](../specsim) [c](../tool.py) [d](../README.md#name) [e](#part)\n"
-        "[f](https://host.example/path#x)\n\n```\n[code](missing.md)\n```\n"
+        "# First\n\n## Part\n\n[a](../specsim/thing.py) [b](../specsim) [c](../tool.py)\n"
+        "[d](../README.md#name) [e](#part) [f](https://host.example/path#x)\n\n```\n[code](missing.md)\n```\n"
     )
     return root
 
@@ -177,18 +177,20 @@ def test_links_that_leave_the_folder_stay_on_the_site(small: Path, tmp_path: Pat
 def test_every_fault_fails_the_build(small: Path, tmp_path: Path) -> None:
     first = small / "docs" / "first.md"
     first.write_text(
-        first.read_text() + "\n[1](gone.md) [2](#nowhere) [3](traces.md#nowhere) [4](../specsim/gone.py)\n"
-        "[5](../../outside.txt) [6](http:/typo.example) [7](../LICENSE#part)\n"
+        first.read_text() + "\n[1](gone.md) [2](#nowhere) [3](traces.md) [4](../specsim/gone.py)\n"
+        "[5](../../outside.txt) [6](http:/typo.example) [7](../LICENSE#part) [8](../traces/README.md#no)\n"
     )
     (small / "docs" / "lost.md").write_text("# Nobody links here\n")
     thing = small / "specsim" / "thing.py"
-    thing.write_text(thing.read_text().replace('"""One."""', '"""One.\n\n    Args:\n        nothing: of the kind.\n    """'))
+    documented = '"""One.\n\n    Args:\n        nothing: of the kind.\n    """'
+    thing.write_text(thing.read_text().replace('"""One."""', documented))
     done = build(small, tmp_path / "out")
     assert done.returncode == 1
     for message in (
         "docs/gone.md is no file",
         "'#nowhere'",
-        "traces.md is no file",  # of the repository: the page's own place is traces/README.md
+        "docs/traces.md is no file",  # the page's own place is traces/README.md
+        "'traces.md#no'",
         "specsim/gone.py is no file",
         "../outside.txt is no file",
         "http:/typo.example",

@@ -1,8 +1,8 @@
 """Follows the tutorials as a reader would: their files, their commands in order, and what they show as output.
 
 `python -m tests.tutorials --update` writes the outputs anew; without it, `tests/test_tutorials.py` compares.
-A tutorial's blocks are marked `<!-- file: NAME -->`, `<!-- run -->` and `<!-- shown -->`; what is shown is the output of
-the commands before it.
+A tutorial's blocks are marked `<!-- file: NAME -->`, `<!-- run -->` and `<!-- shown -->`; what is shown is the output
+of the commands before it.
 """
 
 from __future__ import annotations

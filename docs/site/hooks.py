@@ -50,7 +50,7 @@ def _files_linked(root: Path, page: str, text: str) -> list[tuple[str, str]]:
     found = []
     for link in links.links_of(text):
         try:
-            name = links.resolve(root, page, link)
+            name = links.resolve(root, page, link).partition("#")[0]
         except links.BadLinkError:
             continue
         if name.startswith(f"{links.SHOWN}/"):
