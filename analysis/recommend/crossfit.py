@@ -4,15 +4,22 @@ The best of many candidates looks better on the requests it was chosen by than o
 requests are dealt into folds, again and again; what is chosen on all folds but one is timed on the one left out, so
 every request is timed by a choice that has not seen it. Choosing the controller, too, is done inside: its candidates
 are compared by a second cross-fitting within the folds that choose.
+
+Resampling chooses anew: requests are drawn with replacement, keep their fold (so that no request is on both sides), and
+the whole of the above is done with the weights drawn. Intervals that take the choices as given are too short where the
+choice is unsure (docs/recommend.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specsim.metrics import RESAMPLES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +28,7 @@ FOLDS = 5
 REPEATS = 20
 LEAST = 4
 """Fewest requests: two folds to compare within, one to choose for, and something to resample."""
+_BLOCK = 4_000_000  # weights held at once
 _EQUAL = 1e-9  # relative: sums that differ by less are equal, and the simpler candidate is taken
 
 
@@ -31,24 +39,35 @@ class Dealt:
     labels: Ints
     folds: int
 
+    def repeated(self) -> Floats:
+        """float64[n, repeats, folds]: 1 where a request lies in a fold."""
+        return np.eye(self.folds)[self.labels.T]
 
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """What cross-fitting chose.
+    def resampled(self, seed: int) -> Iterator[Floats]:
+        """float64[n, S, folds] in blocks: how often each of S resamples drew a request, at the fold it lies in.
 
-    Attributes:
-        family_choice: int64[F, repeats, folds], the candidate each family takes for a fold.
-        picked: int64[repeats, folds], the candidate of the family that looked fastest without that fold.
-        best: int64[F], the candidate each family takes on all requests.
-        winner: the family that looks fastest on all requests, by the same rule.
-        shares: float64[F], how often each family was picked.
+        As many resamples as `specsim.metrics.bootstrap_ratios` takes; each uses the folds of one repeat.
+        """
+        n = self.labels.shape[1]
+        resamples = min(RESAMPLES, max(100, 20_000_000 // n))
+        step = max(1, _BLOCK // (n * self.folds))
+        rng = np.random.default_rng(seed)
+        for start in range(0, resamples, step):
+            numbers = np.arange(start, min(start + step, resamples))
+            weights = np.array([np.bincount(rng.integers(0, n, n), minlength=n) for _ in numbers], np.float64)
+            yield np.eye(self.folds)[self.labels[numbers % len(self.labels)].T] * weights.T[:, :, None]
+
+
+class Chosen(NamedTuple):
+    """What S cross-fittings over K folds chose.
+
+    `by_family` int64[F, S, K] is the candidate that each family takes for a fold, `fastest` int64[S, K] the family that
+    looks fastest without that fold, `picked` int64[S, K] its candidate.
     """
 
-    family_choice: Ints
+    by_family: Ints
+    fastest: Ints
     picked: Ints
-    best: Ints
-    winner: int
-    shares: Floats
 
 
 def canonical_order(plain_s: Floats, time_s: Floats) -> Ints:
@@ -70,70 +89,67 @@ def deal(sizes: Sequence[int], seed: int) -> Dealt:
     return Dealt(labels=labels, folds=folds)
 
 
-def first_least(values: Floats, axis: int = 0) -> Ints:
-    """Index of the least value, the first of those equal to it."""
-    return np.argmax(values <= values.min(axis=axis, keepdims=True) * (1 + _EQUAL), axis=axis)
+def first_least(values: Floats) -> Ints:
+    """Index along the first axis of the least value, the first of those equal to it."""
+    return np.argmax(values <= values.min(axis=0) * (1 + _EQUAL), axis=0)
 
 
-def cross_fit(time_s: Floats, families: Sequence[slice], dealt: Dealt) -> Fitted:
-    """Choose for every fold, and for all requests.
+def sums_of(time_s: Floats, design: Floats) -> Floats:
+    """float64[C, S, K]: seconds of every candidate on every fold of every repeat or resample.
 
     Args:
-        time_s: float64[C, n] seconds of every candidate on every request.
-        families: which candidates each family has; simpler ones first.
-        dealt: the folds.
+        time_s: float64[C, n].
+        design: float64[n, S, K], of `Dealt`.
     """
-    repeats, folds = len(dealt.labels), dealt.folds
-    choice = np.empty((len(families), repeats, folds), np.int64)
-    picked = np.empty((repeats, folds), np.int64)
-    inner_total = np.zeros(len(families))
-    shares = np.zeros(len(families))
-    for repeat, labels in enumerate(dealt.labels):
-        sums = time_s @ np.eye(folds)[labels]  # float64[C, folds]
-        without = sums.sum(axis=1, keepdims=True) - sums
-        inner = np.empty((len(families), folds))
-        for f, members in enumerate(families):
-            choice[f, repeat] = members.start + first_least(without[members])
-            inner[f] = _inner(sums[members], without[members])
-            inner_total[f] += sums[choice[f, repeat], np.arange(folds)].sum()
-        fastest = first_least(inner)
-        shares += np.bincount(fastest, minlength=len(families))
-        picked[repeat] = choice[fastest, repeat, np.arange(folds)]
-    totals = time_s.sum(axis=1)
-    return Fitted(
-        family_choice=choice,
-        picked=picked,
-        best=np.array([members.start + first_least(totals[members]) for members in families]),
-        winner=int(first_least(inner_total)),
-        shares=shares / (repeats * folds),
-    )
+    return (time_s @ design.reshape(len(design), -1)).reshape(len(time_s), *design.shape[1:])
+
+
+def choose(sums: Floats, families: Sequence[slice]) -> Chosen:
+    """Choose for every fold without looking at it.
+
+    Args:
+        sums: float64[C, S, K], of `sums_of`.
+        families: which candidates each family has; simpler ones first.
+    """
+    without = sums.sum(axis=2, keepdims=True) - sums
+    by_family = np.array([members.start + first_least(without[members]) for members in families])
+    fastest = first_least(np.array([_inner(sums[members], without[members]) for members in families]))
+    return Chosen(by_family, fastest, np.take_along_axis(by_family, fastest[None], axis=0)[0])
 
 
 def _inner(sums: Floats, without: Floats) -> Floats:
     """Seconds of one family on the folds that choose, each timed by what the others of them would take.
 
     Args:
-        sums: float64[C, K] seconds on each fold.
-        without: float64[C, K] seconds on all folds but that.
+        sums: float64[C, S, K] seconds on each fold.
+        without: float64[C, S, K] seconds on all folds but that.
 
     Returns:
-        float64[K]: entry k is without fold k.
+        float64[S, K]: entry k is without fold k.
     """
-    folds = sums.shape[1]
-    scores = np.zeros(folds)
-    for k in range(folds):
-        rest = without[:, [k]] - sums  # seconds without k and without each j
-        taken = first_least(rest)
-        held = sums[taken, np.arange(folds)]
-        scores[k] = held.sum() - held[k]
+    scores = np.empty(sums.shape[1:])
+    for k in range(sums.shape[2]):
+        taken = first_least(without[:, :, [k]] - sums)  # without k and without each other fold
+        held = np.take_along_axis(sums, taken[None], axis=0)[0]
+        scores[:, k] = held.sum(axis=1) - held[:, k]
     return scores
+
+
+def paid(sums: Floats, choice: Ints) -> Floats:
+    """float64[S]: seconds of all folds, each timed by its candidate.
+
+    Args:
+        sums: float64[C, S, K]; may be of other times than those chosen by (a shifted latency model).
+        choice: int64[S, K].
+    """
+    return np.take_along_axis(sums, choice[None], axis=0)[0].sum(axis=1)
 
 
 def held_out(time_s: Floats, choice: Ints, dealt: Dealt) -> Floats:
     """float64[n]: mean seconds of each request over repeats, timed by the candidate chosen without it.
 
     Args:
-        time_s: float64[C, n]; may hold other times than those chosen by (a shifted latency model).
+        time_s: float64[C, n].
         choice: int64[repeats, folds].
         dealt: the folds.
     """

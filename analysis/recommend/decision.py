@@ -1,19 +1,19 @@
 """What follows from the seconds: a controller to use, or none, with intervals that choosing has not flattered.
 
-Speedups and gains are ratios of summed seconds; intervals come from a paired bootstrap over requests of the held-out
-seconds (`specsim.metrics.bootstrap_ratios`, every number from the same resamples).
+Speedups and gains are ratios of summed held-out seconds; intervals come from a paired bootstrap over requests that
+chooses anew in every resample (`analysis.recommend.crossfit`), every number from the same resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.recommend.crossfit import Dealt, Fitted, cross_fit, held_out
-from specsim.metrics import bootstrap_ratios
+from analysis.recommend.crossfit import Chosen, Dealt, choose, first_least, held_out, paid, sums_of
 
 Floats = NDArray[np.float64]
 USE, LOSES, UNDECIDED = "use", "loses", "cannot be told yet"
@@ -75,7 +75,7 @@ class Decision:
         chosen: speedup and gain of choosing the fastest of all families, whatever the advice is.
         same_speedup: of the advice (of the winner: of the fastest of all), judged by the requests that chose it;
             `same_gain`: likewise of the fastest of all over the best static one.
-        fitted, dealt: how it came about.
+        families, dealt: how it came about.
         held_s: float64[n] seconds per request of the advice, held out; those of plain decoding where it is not to
             speculate.
     """
@@ -89,26 +89,41 @@ class Decision:
     chosen: tuple[Ratio, Ratio]
     same_speedup: float
     same_gain: float
-    fitted: Fitted
+    families: tuple[slice, ...]
     dealt: Dealt
     held_s: Floats
 
-    @property
-    def choice(self) -> NDArray[np.int64]:
-        """int64[repeats, folds]: the candidate the advice takes for each fold."""
+    def choice(self, chosen: Chosen) -> NDArray[np.int64]:
+        """int64[S, K]: the candidate that the way to the advice takes for each fold."""
         family = self.row.family
-        return self.fitted.picked if family == self.winner and family else self.fitted.family_choice[family]
+        return chosen.picked if family == self.winner and family else chosen.by_family[family]
 
 
-def ratios(numerator: Floats, denominators: Sequence[Floats], seed: int) -> list[Ratio]:
-    """sum(numerator) / sum(denominator) with intervals, for each denominator."""
-    intervals = bootstrap_ratios(numerator, list(denominators), seed)
-    found = []
-    for seconds, (low, high) in zip(denominators, intervals, strict=True):
-        assert low is not None, "fewer requests than that are refused"
-        assert high is not None, "fewer requests than that are refused"
-        found.append(Ratio(value=float(numerator.sum() / seconds.sum()), low=low, high=high))
-    return found
+def ratio(value: float, resampled: Floats) -> Ratio:
+    """A ratio with the 95 % interval of its resamples, moved to lie around it.
+
+    Resamples of a choice are better than the choice itself, as what leads by luck here leads in all of them; they are
+    used for the width alone.
+    """
+    logs = np.log(resampled)
+    low, high = np.percentile(logs - logs.mean(), [2.5, 97.5])
+    return Ratio(value=value, low=value * float(np.exp(low)), high=value * float(np.exp(high)))
+
+
+class Totals(NamedTuple):
+    """Summed seconds of plain decoding, of each family, and of picking the fastest; float64[S], [F, S], [S]."""
+
+    plain: Floats
+    held: Floats
+    picked: Floats
+
+
+def totals_of(plain_s: Floats, time_s: Floats, families: Sequence[slice], design: Floats) -> tuple[Totals, Chosen]:
+    """Choose and pay, in every repeat or resample of `design` float64[n, S, K]."""
+    sums = sums_of(time_s, design)
+    chosen = choose(sums, families)
+    held = np.array([paid(sums, choice) for choice in chosen.by_family])
+    return Totals(plain_s @ design.sum(axis=2), held, paid(sums, chosen.picked)), chosen
 
 
 def decide(plain_s: Floats, time_s: Floats, families: Sequence[slice], dealt: Dealt, seed: int) -> Decision:
@@ -124,60 +139,77 @@ def decide(plain_s: Floats, time_s: Floats, families: Sequence[slice], dealt: De
         dealt: folds of the n requests.
         seed: of the resampling.
     """
-    fitted = cross_fit(time_s, families, dealt)
-    held = [held_out(time_s, choice, dealt) for choice in fitted.family_choice]
-    picked_s = held_out(time_s, fitted.picked, dealt)
-    speedups = ratios(plain_s, [*held, picked_s], seed)
-    gains = ratios(held[0], [*held, picked_s], seed)
-    # Times of the pick over those of a family: below 1 where the family is slower, so its inverse is what it is behind.
-    behind = [_inverse(ratio) for ratio in ratios(picked_s, held, seed)]
+    once, chosen = totals_of(plain_s, time_s, families, dealt.repeated())
+    parts = [totals_of(plain_s, time_s, families, design)[0] for design in dealt.resampled(seed)]
+    drawn = Totals(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+
+    def compared(top: Callable[[Totals], Floats], bottom: Callable[[Totals], Floats]) -> Ratio:
+        return ratio(float(top(once).mean() / bottom(once).mean()), top(drawn) / bottom(drawn))
+
     totals = time_s.sum(axis=1)
-    plain, static = float(plain_s.sum()), float(totals[fitted.best[0]])
+    plain, best = float(plain_s.sum()), [members.start + int(first_least(totals[members])) for members in families]
     rows = tuple(
         Row(
             family=f,
-            best=int(fitted.best[f]),
-            speedup=speedups[f],
-            gain=gains[f],
-            behind=behind[f],
-            same=plain / float(totals[fitted.best[f]]),
-            share=float(fitted.shares[f]),
+            best=best[f],
+            speedup=compared(lambda t: t.plain, lambda t, f=f: t.held[f]),
+            gain=compared(lambda t: t.held[0], lambda t, f=f: t.held[f]),
+            behind=compared(lambda t, f=f: t.held[f], lambda t: t.picked),
+            same=plain / float(totals[best[f]]),
+            share=float((chosen.fastest == f).mean()),
         )
         for f in range(len(families))
     )
-    winner = fitted.winner
+    picked = compared(lambda t: t.plain, lambda t: t.picked), compared(lambda t: t.held[0], lambda t: t.picked)
+    winner = int(first_least(once.held.sum(axis=1)))
     # The static family was not picked out of many, so its own numbers are fair; the winner's are those of picking.
-    question = [row for row in rows if (speedups[-1] if row.family == winner > 0 else row.speedup).low > 1]
+    question = [row for row in rows if (picked[0] if row.family == winner > 0 else row.speedup).low > 1]
     tied = [row for row in question if row.family == winner or _as_fast(row.behind)]
-    if tied:
-        verdict, row = USE, tied[0]
-    elif question:
-        verdict, row = USE, max(question, key=lambda row: row.speedup.value)
+    if question:
+        verdict, row = USE, tied[0] if tied else max(question, key=lambda row: row.speedup.value)
     else:
-        highest = max(ratio.high for ratio in speedups)
+        highest = max(r.high for r in (picked[0], *(row.speedup for row in rows)))
         verdict, row = (LOSES if highest < 1 + SMALL else UNDECIDED), rows[winner]
-    is_winner = row.family == winner > 0
-    best = float(totals.min()) if is_winner else float(totals[row.best])
-    used_s = picked_s if is_winner else held[row.family]
+    is_pick = row.family == winner > 0
+    used = chosen.picked if is_pick else chosen.by_family[row.family]
     return Decision(
         verdict=verdict,
         row=row,
         rows=rows,
         winner=winner,
-        speedup=speedups[-1] if is_winner else row.speedup,
-        gain=gains[-1] if is_winner else row.gain,
-        chosen=(speedups[-1], gains[-1]),
-        same_speedup=plain / best,
-        same_gain=static / float(totals.min()),
-        fitted=fitted,
+        speedup=picked[0] if is_pick else row.speedup,
+        gain=picked[1] if is_pick else row.gain,
+        chosen=picked,
+        same_speedup=plain / float(totals.min()) if is_pick else row.same,
+        same_gain=float(totals[best[0]] / totals.min()),
+        families=tuple(families),
         dealt=dealt,
-        held_s=used_s if verdict == USE else plain_s,
+        held_s=held_out(time_s, used, dealt) if verdict == USE else plain_s,
     )
+
+
+def elsewhere(decision: Decision, time_s: Floats, plain_s: Floats, other_s: Floats, seed: int) -> tuple[Ratio, Ratio]:
+    """The advice where rounds cost something else: chosen by the old seconds, paid by the new ones.
+
+    Args:
+        decision: made by `time_s`.
+        time_s: float64[C, n], the seconds chosen by.
+        plain_s, other_s: float64[n], float64[C, n]: the seconds paid.
+        seed: of the resampling.
+
+    Returns:
+        Its speedup there, and its seconds over those of picking the fastest there.
+    """
+
+    def all_of(design: Floats) -> Floats:
+        there, _ = totals_of(plain_s, other_s, decision.families, design)
+        choice = decision.choice(choose(sums_of(time_s, design), decision.families))
+        return np.array([there.plain, paid(sums_of(other_s, design), choice), there.picked])
+
+    plain, own, picked = all_of(decision.dealt.repeated()).mean(axis=1).tolist()
+    drawn = np.concatenate([all_of(design) for design in decision.dealt.resampled(seed)], axis=1)
+    return ratio(plain / own, drawn[0] / drawn[1]), ratio(own / picked, drawn[1] / drawn[2])
 
 
 def _as_fast(behind: Ratio) -> bool:
     return behind.low <= 1 or behind.value < 1 + SMALL
-
-
-def _inverse(ratio: Ratio) -> Ratio:
-    return Ratio(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)

@@ -140,7 +140,7 @@ def _pooled(pooled: Pooled, outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "path": str(outcome.source.path),
                 "against": outcome.spellings[outcome.decision.row.best] if outcome.decision.verdict == USE else "plain",
                 "cost": _percent(*_three(cost)),
-                "dearer": cost.value > 1 + DEARER,
+                "dearer": cost.value > 1 + DEARER and cost.low > 1,
             }
             for outcome, cost in zip(outcomes, pooled.costs, strict=True)
         ],

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.recommend.crossfit import LEAST, canonical_order, deal, held_out
-from analysis.recommend.decision import USE, Decision, Ratio, decide, ratios
+from analysis.recommend.crossfit import LEAST, canonical_order, deal
+from analysis.recommend.decision import USE, Decision, Ratio, decide, elsewhere
 from analysis.recommend.grid import Family, families_of
 from analysis.recommend.scenarios import Scenario, scenarios_of
 from analysis.recommend.seconds import Facts, Seconds, Source, look_through, measure
 from specsim.errors import ConfigError
+from specsim.metrics import bootstrap_ratios
 
 Floats = NDArray[np.float64]
 DEARER = 0.02
@@ -62,7 +63,7 @@ class Pooled:
 
     Attributes:
         families: with what all traces have in common.
-        costs: per trace, seconds of the pooled advice over those of the trace's own.
+        costs: per trace, seconds of the pooled advice over those of the trace's own (`_cost`).
     """
 
     families: tuple[Family, ...]
@@ -122,7 +123,9 @@ def study(source: Source, asked: Sequence[str] = (), *, on_progress: Callable[[i
         other = measure(source, controllers, scenario=scenario, on_progress=lambda rows, done=done: told(done + rows))
         plain_s, time_s = other.plain_s[order], other.time_s[:, order]
         there = decide(plain_s, time_s, slices, dealt, source.seed)
-        stresses.append(_stress(scenario, decision, there, plain_s, time_s, source.seed))
+        speedup, staying = elsewhere(decision, seconds.time_s, plain_s, time_s, source.seed)
+        holds = _holds(decision, there, speedup, staying)
+        stresses.append(Stress(scenario=scenario, speedup=speedup, staying=staying, there=there, holds=holds))
     return Outcome(
         source=source,
         facts=facts,
@@ -133,17 +136,10 @@ def study(source: Source, asked: Sequence[str] = (), *, on_progress: Callable[[i
     )
 
 
-def _stress(
-    scenario: Scenario, decision: Decision, there: Decision, plain_s: Floats, time_s: Floats, seed: int
-) -> Stress:
-    own_s = held_out(time_s, decision.choice, decision.dealt)
-    best_s = held_out(time_s, there.fitted.picked, there.dealt)
-    speedup, staying = ratios(plain_s, [own_s], seed)[0], ratios(own_s, [best_s], seed)[0]
-    if decision.verdict == USE:
-        holds = speedup.low > 1 and not (staying.low > 1 and staying.value > 1 + DEARER)
-    else:
-        holds = there.verdict != USE
-    return Stress(scenario=scenario, speedup=speedup, staying=staying, there=there, holds=holds)
+def _holds(decision: Decision, there: Decision, speedup: Ratio, staying: Ratio) -> bool:
+    if decision.verdict != USE:
+        return there.verdict != USE
+    return speedup.low > 1 and not (staying.low > 1 and staying.value > 1 + DEARER)
 
 
 def pool(outcomes: Sequence[Outcome], seed: int) -> Pooled | str:
@@ -172,7 +168,19 @@ def pool(outcomes: Sequence[Outcome], seed: int) -> Pooled | str:
     plain_s = np.concatenate([o.seconds.plain_s for o in outcomes])
     dealt = deal([table.shape[1] for table in tables], seed)
     decision = decide(plain_s, np.concatenate(tables, axis=1), slices_of(families), dealt, seed)
-    ends = np.cumsum([table.shape[1] for table in tables])
-    parts = np.split(decision.held_s, ends[:-1])
-    costs = [ratios(part, [outcome.decision.held_s], seed)[0] for part, outcome in zip(parts, outcomes, strict=True)]
+    costs = [_cost(outcome, decision, table, seed) for outcome, table in zip(outcomes, tables, strict=True)]
     return Pooled(families=families, decision=decision, costs=tuple(costs))
+
+
+def _cost(outcome: Outcome, common: Decision, table: Floats, seed: int) -> Ratio:
+    """Seconds of a trace under the common advice over those under its own, both settings as they are advised.
+
+    The trace's own was chosen by these very requests and is flattered by that, so the cost is rather overstated.
+    """
+    plain_s, own = outcome.seconds.plain_s, outcome.decision
+    seconds = table[common.row.best] if common.verdict == USE else plain_s
+    against = outcome.seconds.time_s[own.row.best] if own.verdict == USE else plain_s
+    (low, high), *_ = bootstrap_ratios(seconds, [against], seed)
+    assert low is not None, "so few requests are refused"
+    assert high is not None, "so few requests are refused"
+    return Ratio(value=float(seconds.sum() / against.sum()), low=low, high=high)

@@ -187,7 +187,8 @@ def _print_pooled(document: dict[str, Any], console: Console) -> None:
     for line in _judged(pooled, document["repeats"]):
         _say(console, line)
     for row in pooled["costs"]:
-        line = f"  {row['path']}: {percent(row['cost'])} more time than its own, {row['against']}"
+        own = "plain decoding" if row["against"] == "plain" else f"its own advice, {row['against']}"
+        line = f"  {row['path']}: {percent(row['cost'])} more time than {own}"
         _say(console, line + ("; a setting of its own is worth it" if row["dearer"] else ""))
     dear = sum(row["dearer"] for row in pooled["costs"])
     _say(
