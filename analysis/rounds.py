@@ -24,6 +24,7 @@ SECONDS = ("draft_s", "verify_s", "overhead_s", "round_s")
 ALONG = ("run_id", "round", "pos", "ctx_len", "arm", "submitted_len", "accepted_len", "round_s")
 _READ = ("run_id", "request", "arm", *COUNTS, *SECONDS, "warmup")
 _ONE = "one"  # a column of ones, to count rounds
+_SEEN = "seen_len"  # the deepest token of a round whose acceptance it tells: the first rejected, or the last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,9 @@ class Scan:
     Args:
         requests: run_id, request, rounds, tokens (emitted), drafted, submitted, accepted, draft_passes, draft_s,
             verify_s, overhead_s, round_s; by run and request. Seconds are null where no round has them.
-        depths: run_id, depth, submitted (rounds that submitted at least so many tokens), accepted (rounds that accepted
-            at least so many); depths from 1 to the longest that was submitted.
+        depths: run_id, depth, submitted (rounds that submitted at least so many tokens), seen (those of them that
+            accepted all tokens before), accepted (rounds that accepted at least so many); depths from 1 to the longest
+            that was submitted.
         lengths: run_id, length (submitted), rounds, tokens, seconds.
         pulls: run_id, arm, rounds, tokens, seconds; rounds without an arm are left out.
     """
@@ -92,12 +94,14 @@ def scan(rounds: Path, *, on_progress: Callable[[float], None] | None = None) ->
     runs: dict[str, int] = {}
     requests = _Sums(("run", "request"), (_ONE, "emitted_len", *(n for n in COUNTS if n != "emitted_len"), *SECONDS))
     lengths = _Sums(("run", "submitted_len"), (_ONE, "emitted_len", "round_s"))
-    accepted = _Sums(("run", "accepted_len"), (_ONE,))
+    accepted, seen = _Sums(("run", "accepted_len"), (_ONE,)), _Sums(("run", _SEEN), (_ONE,))
     pulls = _Sums(("run", "arm"), (_ONE, "emitted_len", "round_s"))
     for share, batch in stream_round_log(rounds, _READ):
         _check(batch, rounds)
         rows = _numbered(batch, runs)
-        for sums in (requests, lengths, accepted):
+        seen_len = np.minimum(np.asarray(rows["submitted_len"]), np.asarray(rows["accepted_len"]) + 1)
+        rows = rows.append_column(_SEEN, pa.array(seen_len))
+        for sums in (requests, lengths, accepted, seen):
             sums.add(rows)
         pulls.add(rows.filter(pc.field("arm") >= 0))
         if on_progress is not None:
@@ -111,7 +115,7 @@ def scan(rounds: Path, *, on_progress: Callable[[float], None] | None = None) ->
             *("run_id", "request", "rounds", "tokens", "drafted", "submitted", "accepted", "draft_passes"),
             *SECONDS,
         ),
-        depths=_depths(by_length, _named(accepted.table(), names, "run_id", "length", "rounds"), names),
+        depths=_depths(by_length, _counted(seen, names), _counted(accepted, names), names),
         lengths=by_length,
         pulls=_named(pulls.table(), names, "run_id", "arm", "rounds", "tokens", "seconds"),
     )
@@ -171,22 +175,29 @@ def _named(table: pa.Table, runs: Sequence[str], *names: str) -> pa.Table:
     return table.set_column(0, "run_id", ids).rename_columns(list(names))
 
 
-def _depths(lengths: pa.Table, accepted: pa.Table, runs: Sequence[str]) -> pa.Table:
+def _counted(sums: _Sums, runs: Sequence[str]) -> pa.Table:
+    """Rounds by run and length."""
+    return _named(sums.table(), runs, "run_id", "length", "rounds")
+
+
+def _depths(lengths: pa.Table, seen: pa.Table, accepted: pa.Table, runs: Sequence[str]) -> pa.Table:
     ids: list[str] = []
     columns: list[tuple[npt.NDArray[np.int64], ...]] = []
     for run in runs:
         submitted = _at_least(lengths, run)
         if not submitted.size:
             continue
-        taken = np.zeros_like(submitted)
-        reached = _at_least(accepted, run)[: submitted.size]
-        taken[: reached.size] = reached
+        found = [np.zeros_like(submitted) for _ in range(2)]
+        for one, table in zip(found, (seen, accepted), strict=True):
+            reached = _at_least(table, run)[: submitted.size]
+            one[: reached.size] = reached
         ids += [run] * submitted.size
-        columns.append((np.arange(1, submitted.size + 1), submitted, taken))
-    depth, submitted, taken = (
-        np.concatenate([part[place] for part in columns]) if columns else np.empty(0, np.int64) for place in range(3)
-    )
-    return pa.table({"run_id": pa.array(ids, pa.string()), "depth": depth, "submitted": submitted, "accepted": taken})
+        columns.append((np.arange(1, submitted.size + 1), submitted, *found))
+    whole = {
+        name: np.concatenate([part[place] for part in columns]) if columns else np.empty(0, np.int64)
+        for place, name in enumerate(("depth", "submitted", "seen", "accepted"))
+    }
+    return pa.table({"run_id": pa.array(ids, pa.string()), **whole})
 
 
 def _at_least(table: pa.Table, run: str) -> npt.NDArray[np.int64]:

@@ -105,8 +105,7 @@ def bootstrap_ratios(
 ) -> list[list[float] | list[None]]:
     """95 % percentile intervals of sum(numerator) / sum(denominator) over resampled requests.
 
-    Every denominator sees the same resamples, so controllers are compared on common draws. 1000 resamples; above 20,000
-    requests as many as keep requests x resamples at 20 million, at least 100.
+    Every denominator sees the same resamples (`resampled_sums`), so controllers are compared on common draws.
 
     Args:
         numerator: float64[B] per-request sums.
@@ -116,20 +115,36 @@ def bootstrap_ratios(
     Returns:
         One [low, high] per denominator; [None, None] with fewer than two requests.
     """
-    requests = numerator.size
-    if requests < 2:
+    if numerator.size < 2:
         return [[None, None] for _ in denominators]
-    resamples = min(RESAMPLES, max(100, 20_000_000 // requests))
-    columns = np.stack([numerator, *denominators], axis=1)
+    sums = resampled_sums(np.stack([numerator, *denominators], axis=1), seed)
+    ratios = sums[:, :1] / sums[:, 1:]
+    low, high = np.percentile(ratios, [2.5, 97.5], axis=0)
+    return [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+
+
+def resampled_sums(columns: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Sums over requests drawn with replacement, as many as there are: float64[resamples, C].
+
+    Equal numbers of requests and equal seeds give equal draws.
+
+    Args:
+        columns: float64[B, C] per-request sums, B >= 1.
+        seed: of the resampling.
+    """
+    requests = len(columns)
     rng = np.random.default_rng(seed)
-    sums = np.empty((resamples, columns.shape[1]))
+    sums = np.empty((resamples_for(requests), columns.shape[1]))
     step = max(1, _BLOCK // requests)
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
+    for start in range(0, len(sums), step):
+        rows = min(step, len(sums) - start)
         draws = rng.integers(0, requests, size=(rows, requests), dtype=np.int64)
         draws += np.arange(rows)[:, None] * requests
         weights = np.bincount(draws.ravel(), minlength=rows * requests).reshape(rows, requests)
         sums[start : start + rows] = weights.astype(np.float64) @ columns
-    ratios = sums[:, :1] / sums[:, 1:]
-    low, high = np.percentile(ratios, [2.5, 97.5], axis=0)
-    return [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+    return sums
+
+
+def resamples_for(requests: int) -> int:
+    """Resamples that so many requests are drawn for: 1000, fewer above 20,000 requests, at least 100."""
+    return min(RESAMPLES, max(100, 20_000_000 // requests))

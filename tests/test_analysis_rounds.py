@@ -43,6 +43,8 @@ def check(path: Path) -> None:
         mine = [one for one in rows if one["run_id"] == row["run_id"]]
         assert row["submitted"] == sum(one["submitted_len"] >= row["depth"] for one in mine)
         assert row["accepted"] == sum(one["accepted_len"] >= row["depth"] for one in mine)
+        deep = [one for one in mine if one["submitted_len"] >= row["depth"]]
+        assert row["seen"] == sum(one["accepted_len"] >= row["depth"] - 1 for one in deep)
     for table, column, key in ((found.lengths, "submitted_len", "length"), (found.pulls, "arm", "arm")):
         listed = table.to_pylist()
         for row in listed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,13 @@ from real.loop import Round
 from real.paper.config import FIXED, LIBRASPEC, STATIC
 from real.paper.summary import Measured, Row, best, rows_of
 from real.validation import CALIBRATION, TRACE
-from specsim.chunk import TraceChunk
 from specsim.latency import load_latency
 from specsim.oracle import best_round_lengths
+from specsim.reliability import Reliability
 from specsim.rows import make_costs, make_rows
 from specsim.trace import read_trace
 
 MAX_LABEL = re.compile(r"max=(\d+)")
-BINS = 10
 ORACLE = "oracle"
 
 
@@ -151,36 +149,12 @@ def _best_lengths(cell: Measured) -> dict[int, npt.NDArray[np.int32]] | None:
 
 
 def calibration(cell: Measured) -> list[Row]:
-    """Figure 4's other half: how well q says what is accepted, per draft position and bin of q.
-
-    Of every position of the text, draft tokens whose predecessors were all accepted: n of them, their mean q, the share
-    accepted. Expected calibration error of a depth: the mean of |mean q - share|, weighted by n (`ece`, in each row).
-    """
+    """Figure 4's other half: how well q says what is accepted, per draft position and bin (`specsim.reliability`)."""
     if not (cell.folder / TRACE).exists():
         return []
     _, chunk = read_trace(cell.folder / TRACE)
-    if chunk.q is None:
-        return []
-    depth, q, accepted = _judged(chunk)
-    found = []
-    for i in range(1, int(depth.max(initial=0)) + 1):
-        mine = depth == i
-        bins = np.minimum((q[mine] * BINS).astype(np.int64), BINS - 1)
-        groups = [(index, q[mine][bins == index], accepted[mine][bins == index]) for index in np.unique(bins).tolist()]
-        ece = sum(len(qs) * abs(qs.mean() - hits.mean()) for _, qs, hits in groups) / mine.sum()
-        for index, qs, hits in groups:
-            place: dict[str, Any] = {"target": cell.cell.target, "dataset": cell.cell.dataset}
-            place |= {"temperature": cell.cell.temperature, "method": cell.cell.method.name}
-            values = {"n": len(qs), "mean_q": float(qs.mean()), "accepted": float(hits.mean()), "ece": float(ece)}
-            found.append({**place, "depth": i, "bin": index, **values})
-    return found
-
-
-def _judged(chunk: TraceChunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """(depth from 1, q, accepted) of every draft token whose predecessors were all accepted."""
-    assert chunk.q is not None
-    lens = np.diff(chunk.offsets)
-    accept_len = np.repeat(chunk.accept_len.astype(np.int64), lens)
-    depth = np.arange(len(chunk.q)) - np.repeat(chunk.offsets[:-1], lens) + 1
-    judged = depth <= accept_len + 1
-    return depth[judged], chunk.q[judged].astype(np.float64), (depth <= accept_len)[judged]
+    found = Reliability()
+    found.add(chunk)
+    place: Row = {"target": cell.cell.target, "dataset": cell.cell.dataset}
+    place |= {"temperature": cell.cell.temperature, "method": cell.cell.method.name}
+    return [place | one._asdict() for one in found.bins()]
