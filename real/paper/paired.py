@@ -1,7 +1,7 @@
 """Two methods compared on the same prompts: the ratio of their speedups, with a paired bootstrap interval.
 
-Owns the resampling over prompts (one draw for both methods, so that easy and hard prompts cancel) and the rule "at
-least as fast within the interval": the interval's upper end reaches 1.
+Owns the rule "at least as fast within the interval": the interval's upper end reaches 1. The resampling over prompts is
+`analysis.paired`'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-RESAMPLES = 2000
+from analysis.paired import interval_of
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -57,19 +57,12 @@ class Ratio:
         return {"ratio": self.ratio, "ci95": self.ci95, "at_least_as_fast": self.at_least_as_fast}
 
 
-def compare(one: Times, other: Times, *, seed: int, resamples: int = RESAMPLES) -> Ratio:
+def compare(one: Times, other: Times, *, seed: int) -> Ratio:
     """The ratio of two methods' speedups over the same prompts, in the same order.
 
     Args:
         one, other: the methods.
         seed: of the resampling.
-        resamples: how many.
     """
-    sums = np.stack([one.plain_s, one.time_s, other.plain_s, other.time_s], axis=1)
-    prompts = len(sums)
-    if prompts < 2:
-        return Ratio(ratio=one.speedup / other.speedup, ci95=None)
-    draws = np.random.default_rng(seed).integers(0, prompts, size=(resamples, prompts))
-    drawn = sums[draws].sum(axis=1)
-    low, high = np.percentile(drawn[:, 0] / drawn[:, 1] / (drawn[:, 2] / drawn[:, 3]), [2.5, 97.5])
-    return Ratio(ratio=one.speedup / other.speedup, ci95=(float(low), float(high)))
+    sums = [np.stack([times.plain_s, times.time_s], axis=1) for times in (one, other)]
+    return Ratio(ratio=one.speedup / other.speedup, ci95=interval_of(*sums, seed=seed))

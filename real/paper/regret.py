@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.paired import RESAMPLES
 from real.foretold import foretell
 from real.paper.arms import ARM
 from real.paper.config import STATIC
-from real.paper.paired import RESAMPLES, Float64Array, Times, compare
+from real.paper.paired import Float64Array, Times, compare
 from real.paper.summary import Measured, Row, Summary, best, place_of
 from real.validation import CALIBRATION, TRACE
 from specsim.latency import load_latency
