@@ -166,7 +166,11 @@ class Branches:
     def _behind(self, held: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
         if held is None:
             return states
-        return torch.cat([held[:, :, : self._length].expand(len(states), -1, -1, -1), states], dim=2)
+        branches, _, new, _ = states.shape
+        before = held[:, :, : self._length].expand(branches, -1, -1, -1)
+        # A static cache shows all its places, and its masks are as wide; they hide those behind.
+        rest = held[:, :, self._length + new :] if self._cache.static else held[:, :, :0]
+        return torch.cat([before, states, rest.expand(branches, -1, -1, -1)], dim=2)
 
     def get_seq_length(self, layer_idx: int | None = None, **_: Any) -> int:
         """Tokens before the branches' own."""

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from real.data import load_prompts
+from real.drafters.subblock_times import CONTEXTS
 from real.measure import arms_to_measure, most_new_tokens
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, Loaded
 from real.options import SEED
@@ -25,8 +26,6 @@ from specsim.latency import save_latency
 from specsim.latency.fit import FitReport
 from specsim.paths import temporary_beside
 from specsim.schema import MAX_DRAFT_LEN
-
-DEFAULT_CONTEXTS = (64, 192, 448)
 
 
 def calibration_texts(
@@ -86,9 +85,7 @@ def times_table(report: FitReport) -> Table:
 @click.option("--target", default=SMOLLM2, show_default=True, help=f"{SMOLLM2}, a local folder or a hub id.")
 @click.option("--drafter", default="layer-skip", show_default=True, help="As for python -m real.probe.")
 @click.option("--max-draft-len", type=click.IntRange(2, MAX_DRAFT_LEN), default=24, show_default=True)
-@click.option(
-    "--context", "contexts", type=int, multiple=True, default=DEFAULT_CONTEXTS, show_default=True, help="Tokens."
-)
+@click.option("--context", "contexts", type=int, multiple=True, default=CONTEXTS, show_default=True, help="Tokens.")
 @click.option("--dataset", default="open-ended", show_default=True, help="Where the contexts' text is from.")
 @click.option("--repeats", type=click.IntRange(2), default=15, show_default=True)
 @click.option("--dtype", default="float32", show_default=True, help=", ".join(DTYPES))

@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from real.arms.build import build_random  # noqa: E402
-from real.arms.families import StateArms, SwiftArms  # noqa: E402
 from real.arms.job import Job  # noqa: E402
-from real.arms.latency import measure  # noqa: E402
-from real.arms.opened import Opened  # noqa: E402
-from real.arms.spent import BOOKKEEPING, PASSES, SEARCH, Spent  # noqa: E402
 from real.builders.arm import Arm, nested  # noqa: E402
 from real.builders.cossim import max_removed  # noqa: E402
 from real.builders.knapspec import Schedule  # noqa: E402
 from real.builders.swift import Swift, SwiftSettings  # noqa: E402
 from real.cache import KVCache, forward  # noqa: E402
+from real.drafters.opened import Opened  # noqa: E402
 from real.drafters.selfspec import SelfDrafter  # noqa: E402
+from real.drafters.spent import BOOKKEEPING, PASSES, SEARCH, Spent  # noqa: E402
+from real.drafters.states import StateArms  # noqa: E402
+from real.drafters.subblock_times import measure  # noqa: E402
 from real.drafters.subblocks import SubBlocks  # noqa: E402
+from real.drafters.swift import SwiftArms  # noqa: E402
 from real.loop import Decoded, Settings, decode  # noqa: E402
 from real.target import Target  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
@@ -117,7 +118,7 @@ def test_trials_are_scored_by_what_the_arm_would_have_predicted(first: bool) -> 
     window = 5
     search = Watched(6, SwiftSettings(ratio=0.5, window=window, every=2, max_score=1.0), np.random.default_rng(1))
     spent = Spent("cpu")
-    found = played(SwiftArms(pieces(), search, spent, first=first), "arm:index=0")
+    found = played(SwiftArms(pieces(), lambda: [search], spent, first=first), "arm:index=0")
     prompt = prompt_ids(1).tolist()
     due = [
         row.pos + row.emitted_len
@@ -145,10 +146,10 @@ def test_trials_are_scored_by_what_the_arm_would_have_predicted(first: bool) -> 
 def test_a_search_that_is_over_makes_no_trial() -> None:
     search = Watched(6, SwiftSettings(ratio=0.5, window=5, trials=0), np.random.default_rng(1))
     spent = Spent("cpu")
-    played(SwiftArms(pieces(), search, spent), "arm:index=0")
+    played(SwiftArms(pieces(), lambda: [search], spent), "arm:index=0")
     assert spent.trials == len(search.tried) == 1
     assert spent.rounds < TOKENS / 5 + 3
-    played(SwiftArms(pieces(), search, spent), "arm:index=0", seed=2)
+    played(SwiftArms(pieces(), lambda: [search], spent), "arm:index=0", seed=2)
     assert spent.trials == 1
 
 
@@ -184,7 +185,7 @@ def test_states_are_those_of_the_tokens_of_some_rounds(most: int | None) -> None
 
 def test_seconds_go_to_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([1.0, 2.0, 5.0, 9.0, 10.0, 16.0, 100.0, 132.0])
-    monkeypatch.setattr("real.arms.spent.perf_counter", lambda: next(now))
+    monkeypatch.setattr("real.drafters.spent.perf_counter", lambda: next(now))
     spent = Spent("cpu")
     with spent.on(BOOKKEEPING), spent.on(SEARCH), spent.on(PASSES):
         pass
@@ -200,7 +201,7 @@ def test_seconds_go_to_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> No
 def test_sub_blocks_are_timed_in_whole_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that an attention moves by its cached tokens and an MLP by a constant."""
     now, blocks = [0.0], blocks_of("llama")
-    monkeypatch.setattr("real.arms.spent.perf_counter", lambda: now[0])
+    monkeypatch.setattr("real.drafters.spent.perf_counter", lambda: now[0])
 
     original = KVCache.update
 

@@ -247,7 +247,7 @@ def test_the_spelling_names_the_family() -> None:
     assert (bare.family.size, bare.tap is None) == (2, False)  # half of the 5 that may go
     assert make("self:build=cossim,warmup=tokens").tap is None
     for text, reason in (
-        ("self:build=swift", "build is 'swift'; allowed: cossim"),
+        ("self:build=best", "build is 'best'; allowed: cossim, swift, knapspec, clasp"),
         ("self:build=cossim,skip=4", "name its arms in one way"),
         ("self:arms=a.json,zero=1", "zero belongs to build=cossim"),
         ("self:build=cossim,arms=7", r"7 arms; allowed: 1\.\.5"),

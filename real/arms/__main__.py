@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from real.arms.job import Job
-from real.arms.plan import BUILDERS, FIRST, LAST, REPEATS, plan_of
+from real.arms.plan import BUILDERS, plan_of
 from real.arms.report import check_construction, cost_line, cost_table, family_table, headline, record
 from real.builders.arm import ArmFile, read_arms
 from real.builders.knapspec import ARMS
@@ -22,7 +22,9 @@ from real.data import choose, encode, load_prompts
 from real.drafters.base import NoDrafter
 from real.drafters.cossim import TOKENS, WARMUPS
 from real.drafters.selfspec import DRAFT_LEN
+from real.drafters.subblock_times import REPEATS
 from real.drafters.subblocks import SubBlocks
+from real.drafters.swift import FIRST, LAST
 from real.loop import Settings
 from real.models import DEVICES, DTYPES, MAX_THREADS, SMOLLM2, load_text_target
 from real.options import SEED

@@ -6,36 +6,32 @@ Owns what each builder is told to do and which of its results become the family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
-from real.arms.families import StateArms, SwiftArms, TimedCossim
+from real.arms.families import TimedCossim
 from real.arms.job import Built, Generation, Job
-from real.arms.opened import Opened
-from real.arms.spent import PASSES, SEARCH, Spent
-from real.builders.arm import Arm, cost_order
+from real.builders.arm import Arm
 from real.builders.cossim import layers_removed, removable
-from real.builders.gp import BoundSearch
-from real.builders.knapsack import Run, clasp
-from real.builders.knapspec import (
-    Candidate,
-    Latency,
-    Schedule,
-    Weights,
-    budget_of,
-    candidates,
-    choose,
-    family,
-    weights_of,
+from real.builders.knapspec import Schedule, choose
+from real.builders.swift import SwiftSettings
+from real.drafters.knapspec import (
+    CLASP_STEPS,
+    CLASP_TOKENS,
+    KnapSpecSettings,
+    Networks,
+    check_counts,
+    clasp_arms,
+    clasp_counts,
+    knapspec_networks,
+    ordered,
 )
-from real.builders.swift import Swift, SwiftSettings
+from real.drafters.opened import Opened
+from real.drafters.spent import SEARCH, Spent
+from real.drafters.states import StateArms
+from real.drafters.swift import SwiftArms, swift_search
 from specsim.errors import ConfigError
-
-CLASP: Final = "CLaSp"
-CLASP_STEPS: Final = Schedule(interval=64, first=1, last=1)
-CLASP_TOKENS: Final = 1  # the last one verified
 
 
 def build_cossim(job: Job, *, arms: int | None, fraction: float | None, warmup: str) -> Built:
@@ -75,8 +71,9 @@ def build_swift(job: Job, searches: Sequence[SwiftSettings], *, first: bool) -> 
     Raises:
         ConfigError: too few layers, two ratios that leave out as much, or no output long enough for a trial.
     """
-    made = [_search(job, settings, number) for number, settings in enumerate(searches)]
-    _check_counts("SWIFT", [one.ratio for one in searches], [search.count for search in made])
+    n_layers, seed = job.blocks.n_layers, job.asked.seed
+    made = [swift_search(n_layers, settings, [seed, number]) for number, settings in enumerate(searches)]
+    check_counts("SWIFT", [one.ratio for one in searches], [search.count for search in made])
     for settings in searches:
         if job.asked.max_new_tokens <= settings.window + 1:
             raise ConfigError(_too_short(settings))
@@ -86,7 +83,7 @@ def build_swift(job: Job, searches: Sequence[SwiftSettings], *, first: bool) -> 
     for settings, search in zip(searches, made, strict=True):
         before = run.spent.trials
         run.play(
-            SwiftArms(job.blocks, search, run.spent, first=first),
+            SwiftArms(job.blocks, lambda one=search: [one], run.spent, first=first),
             lambda one=search: f"{one.count} left out, {one.trials} trials, matchness {one.best:.2f}",
         )
         trials = run.spent.trials - before
@@ -94,7 +91,8 @@ def build_swift(job: Job, searches: Sequence[SwiftSettings], *, first: bool) -> 
             raise ConfigError(_too_short(settings))
         scores[search.arm] = search.best
         told.append({"ratio": settings.ratio, "trials": trials, "finished": not search.searching})
-    return Built(arms=_ordered(job, scores), spent=run.spent, scores=scores, details={"searches": told})
+    arms = ordered(job.blocks, list(scores), zero_skip=job.zero_skip)
+    return Built(arms=arms, spent=run.spent, scores=scores, details={"searches": told})
 
 
 def _too_short(settings: SwiftSettings) -> str:
@@ -102,33 +100,6 @@ def _too_short(settings: SwiftSettings) -> str:
         f"SWIFT: no output is longer than the {settings.window + 1} tokens that a trial needs; raise --max-new-tokens, "
         "lower --window or take other prompts"
     )
-
-
-def _search(job: Job, settings: SwiftSettings, number: int) -> Swift:
-    seed = [job.asked.seed, number]
-    guided = settings.bayes_every > 0
-    return Swift(
-        job.blocks.n_layers,
-        settings,
-        np.random.default_rng(seed),
-        optimiser=(lambda dim: BoundSearch(dim, np.random.default_rng(seed))) if guided else None,
-    )
-
-
-class KnapSpecSettings(NamedTuple):
-    """What KnapSpec is told.
-
-    Args:
-        arms: how many, the zero-skip arm included.
-        fraction: of all weight that may be left out; None: half.
-        published: as for `real.builders.knapspec.choose`.
-        latency: of the target's sub-blocks.
-    """
-
-    arms: int
-    fraction: float | None
-    published: bool
-    latency: Latency
 
 
 def build_knapspec(job: Job, settings: KnapSpecSettings) -> Built:
@@ -141,44 +112,33 @@ def build_knapspec(job: Job, settings: KnapSpecSettings) -> Built:
     Raises:
         ConfigError: too few layers, times that are not positive, no network like the target, or no output long enough.
     """
-    run, n_layers = Generation(job), job.blocks.n_layers
-    kept: dict[str, Any] = {}
-    scores: dict[Arm, float] = {}
+    run = Generation(job)
+    kept: list[tuple[Networks, int]] = []
 
-    def build(opened: Opened, past: int) -> list[Arm]:
-        times = settings.latency.at(past)
-        weights = weights_of(times)
-        found, seen = candidates(
-            opened.states[1:],
-            _timed(run.spent, opened.run),
-            job.blocks.predict,
-            weights=weights,
-            budget=budget_of(n_layers, weights, settings.fraction),
-        )
-        how: dict[str, Any] = {"n_layers": n_layers, "times": times, "published": settings.published}
-        listed = family(found, count=settings.arms, zero_skip=job.zero_skip, **how)
-        arms = [entry.candidate.arm for entry in listed]
-        if not any(arm.skipped() for arm in arms):
+    def find(opened: Opened, past: int) -> list[Arm]:
+        made = knapspec_networks(opened, past, settings, run.spent, zero_skip=job.zero_skip)
+        if not any(arm.skipped() for arm in made.arms):
             raise ConfigError(
                 "KnapSpec: no network that leaves anything out stays like the target; raise --fraction or --arms, or "
                 "choose another builder"
             )
-        scores.clear()
-        scores.update((entry.candidate.arm, entry.score) for entry in listed)
-        kept.update(_knapspec_details(found, weights, past, how), collisions=seen.collisions, exact=seen.exact)
-        return arms
+        kept[:] = [(made, past)]
+        return made.arms
 
-    made = StateArms(job.blocks, Schedule(), build, settings.arms, run.spent)
+    made = StateArms(job.blocks, Schedule(), find, settings.arms, run.spent)
     run.play(made, lambda: "no arms yet" if made.arms is None else f"{len(made.arms)} arms")
-    if not scores:
+    if not kept:
         raise ConfigError(f"KnapSpec: no output had {Schedule().last} rounds; raise --max-new-tokens")
-    return Built(arms=_ordered(job, scores), spent=run.spent, scores=scores, details=kept)
+    networks, past = kept[0]
+    details = _knapspec_details(networks, past, job.blocks.n_layers, published=settings.published)
+    return Built(arms=networks.arms, spent=run.spent, scores=networks.scores, details=details)
 
 
-def _knapspec_details(found: Sequence[Candidate], weights: Weights, past: int, how: dict[str, Any]) -> dict[str, Any]:
-    choice = choose(found, **how)
-    chosen = None if choice is None else {"arm": str(found[choice.place].arm), "draft_len": choice.draft_len}
-    return {"weights": weights._asdict(), "past": past, "networks": len(found), "choice": chosen}
+def _knapspec_details(made: Networks, past: int, n_layers: int, *, published: bool) -> dict[str, Any]:
+    choice = choose(made.found, n_layers=n_layers, times=made.times, published=published)
+    chosen = None if choice is None else {"arm": str(made.found[choice.place].arm), "draft_len": choice.draft_len}
+    told = {"weights": made.weights._asdict(), "past": past, "networks": len(made.found), "choice": chosen}
+    return {**told, "collisions": made.seen.collisions, "exact": made.seen.exact}
 
 
 def build_clasp(job: Job, ratios: Sequence[float]) -> Built:
@@ -191,24 +151,16 @@ def build_clasp(job: Job, ratios: Sequence[float]) -> Built:
     Raises:
         ConfigError: a ratio that leaves out nothing or everything, or two that leave out as much.
     """
-    n_layers = job.blocks.n_layers
-    counts = [int(n_layers * ratio) for ratio in ratios]
-    for ratio, count in zip(ratios, counts, strict=True):
-        if not 1 <= count < n_layers:
-            raise ConfigError(
-                f"{CLASP}: ratio {ratio:g} leaves out {count} of {n_layers} layers; allowed: 1..{n_layers - 1}"
-            )
-    _check_counts(CLASP, ratios, counts)
+    counts = clasp_counts(job.blocks.n_layers, ratios)
     run = Generation(job)
     kept: list[Arm] = []
 
-    def build(opened: Opened, past: int) -> list[Arm]:
-        found = [Arm.blocks(clasp(opened.states[::2], _timed(run.spent, opened.run_layer), count)) for count in counts]
-        kept[:] = _ordered(job, found)
+    def find(opened: Opened, past: int) -> list[Arm]:
+        kept[:] = clasp_arms(opened, counts, run.spent, zero_skip=job.zero_skip)
         return kept
 
     size = len(counts) + job.zero_skip
-    made = StateArms(job.blocks, CLASP_STEPS, build, size, run.spent, most=CLASP_TOKENS)
+    made = StateArms(job.blocks, CLASP_STEPS, find, size, run.spent, most=CLASP_TOKENS)
     run.play(made, lambda: f"{len(kept)} arms")
     return Built(arms=kept, spent=run.spent)
 
@@ -229,27 +181,3 @@ def build_random(job: Job, *, arms: int | None, fraction: float | None) -> Built
         order = np.random.default_rng(job.asked.seed).permutation(removable(n_layers)).tolist()
         made = [Arm.blocks(order[:count]) for count in range(1 - job.zero_skip, most + 1)]
     return Built(arms=made, spent=spent)
-
-
-def _ordered(job: Job, arms: Sequence[Arm] | dict[Arm, float]) -> list[Arm]:
-    """In the controllers' order, the zero-skip arm first where it is wanted."""
-    wanted = [Arm()] if job.zero_skip and Arm() not in arms else []
-    return cost_order([*wanted, *arms], attention=job.blocks.attention, mlp=job.blocks.mlp)
-
-
-def _timed(spent: Spent, run: Run) -> Run:
-    """The same, its seconds counted as passes and not as search."""
-
-    def timed(part: int, states: torch.Tensor) -> torch.Tensor:
-        with spent.on(PASSES):
-            return run(part, states)
-
-    return timed
-
-
-def _check_counts(name: str, ratios: Sequence[float], counts: Sequence[int]) -> None:
-    if not counts or len(set(counts)) < len(counts):
-        raise ConfigError(
-            f"{name}: ratios {', '.join(f'{ratio:g}' for ratio in ratios)} leave out {', '.join(map(str, counts))}; "
-            "choose such that each leaves out another number"
-        )

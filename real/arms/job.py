@@ -1,7 +1,7 @@
 """What builders of arms are given, the decode they work in, and the record of what they took.
 
 Owns which families are played on which prompts, and the cost of construction. `real.loop` decodes; the rules of the
-builders are in `real.builders`, their places in a decode in `real.arms.families`.
+builders are in `real.builders`, their places in a decode in `real.drafters`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from real.arms.families import StateArms, SwiftArms, TimedCossim
-from real.arms.spent import Spent
 from real.builders.arm import Arm
 from real.drafters.base import Drafter, NoDrafter
+from real.drafters.family import Family
 from real.drafters.selfspec import SelfDrafter
+from real.drafters.spent import Spent
 from real.drafters.subblocks import SubBlocks
 from real.interleave import PLAIN, WARMUP_TOKENS
 from real.loop import Settings, decode
@@ -73,7 +73,7 @@ class Generation:
         plain, short = NoDrafter(), Settings(max_new_tokens=WARMUP_TOKENS, stop_ids=job.asked.stop_ids)
         decode(self.target, plain, self._controller(PLAIN, plain), job.prompts[0], short)
 
-    def play(self, made: SwiftArms | StateArms | TimedCossim, after: Callable[[], str]) -> None:
+    def play(self, made: Family, after: Callable[[], str]) -> None:
         """Decode every prompt; `after` is asked after each for a note on it."""
         drafter = SelfDrafter(
             self.job.blocks,

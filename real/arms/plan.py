@@ -5,28 +5,27 @@ Owns which options are whose, their defaults, and their checks, which need no mo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from rich.console import Console
 
-from real.arms.build import KnapSpecSettings, build_clasp, build_cossim, build_knapspec, build_random, build_swift
+from real.arms.build import build_clasp, build_cossim, build_knapspec, build_random, build_swift
 from real.arms.job import Built, Job
-from real.arms.latency import measure
-from real.builders.knapspec import ARMS, Latency
+from real.builders.knapspec import ARMS
 from real.builders.swift import SwiftSettings
-from real.calibrate_cli import DEFAULT_CONTEXTS, calibration_texts
+from real.calibrate_cli import calibration_texts
 from real.drafters.cossim import TOKENS
+from real.drafters.knapspec import KnapSpecSettings
+from real.drafters.subblock_times import CONTEXTS, REPEATS, measure, read_latency
+from real.drafters.swift import FIRST, LAST
 from real.models import Loaded
 from real.progress import Steps
 from specsim.errors import ConfigError
 
 COSSIM, SWIFT, KNAPSPEC, CLASP, RANDOM = "cossim", "swift", "knapspec", "clasp", "random"
 RATIOS: Final = {SWIFT: (0.15, 0.3, 0.45, 0.6), CLASP: (0.125, 0.25, 0.375, 0.5)}
-REPEATS: Final = 20
-FIRST, LAST = "first", "last"
 
 _OWNERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("arms", "fraction"), (COSSIM, KNAPSPEC, RANDOM)),
@@ -104,8 +103,8 @@ def _clasp(told: dict[str, Any], dataset: str) -> Plan:
 
 
 def _knapspec(told: dict[str, Any], dataset: str) -> Plan:
-    known = _latency_of(told["latency"]) if "latency" in told else None
-    contexts, repeats = told.get("context", DEFAULT_CONTEXTS), told.get("repeats", REPEATS)
+    known = read_latency("--latency", told["latency"]) if "latency" in told else None
+    contexts, repeats = told.get("context", CONTEXTS), told.get("repeats", REPEATS)
     if known is not None and ("context" in told or "repeats" in told):
         raise ConfigError("--latency takes the place of measuring; leave --context and --repeats out")
     if len(set(contexts)) < 2:
@@ -129,19 +128,6 @@ def _knapspec(told: dict[str, Any], dataset: str) -> Plan:
         return built
 
     return Plan(settings={**how, "latency": None if known is None else asdict(known)}, build=build)
-
-
-def _latency_of(text: str) -> Latency:
-    try:
-        mlp, slope, attention = (float(part) for part in text.split(","))
-    except ValueError:
-        mlp = slope = attention = math.nan
-    if not all(math.isfinite(value) and value >= 0 for value in (mlp, slope, attention)):
-        raise ConfigError(
-            f"--latency {text!r}; allowed: three numbers, 0 or more: the seconds of an MLP, those an attention takes "
-            "for every cached token, and those it takes besides, e.g. 2e-4,1e-7,1e-4"
-        )
-    return Latency(mlp, slope, attention)
 
 
 _PLANS: Final = {COSSIM: _cossim, SWIFT: _swift, KNAPSPEC: _knapspec, CLASP: _clasp, RANDOM: _random}

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from real.arms.spent import PARTS, Spent
 from real.builders.arm import ArmFile, nested
 from real.builders.knapspec import Weights
+from real.drafters.spent import PARTS, Spent
 from specsim.errors import ConfigError
 
 _NUMBERS: Final = ("rounds", "tokens", "trials", "generated", "generation_s")

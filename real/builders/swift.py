@@ -198,5 +198,5 @@ class Swift:
         return adopted
 
     def step(self, score: Callable[[Arm], float]) -> bool:
-        """One trial, scored by `score`; whether it is adopted."""
-        return self.judge(score(self.propose()))
+        """One trial, scored by `score`; whether it is adopted. A set proposed before and not judged yet comes first."""
+        return self.judge(score(self._trial[0] if self._trial is not None else self.propose()))

@@ -24,12 +24,17 @@ class Built(NamedTuple):
         arms: configurations made.
         families: how often it began from nothing; 0: its configurations were there before.
         preparatory: rounds in which the controller asked for one not made yet, and another was played.
+        trials: configurations tried beside decoding.
+        timing_s: seconds of timing the target's parts, once for a session and before its first request; in no other
+            number.
     """
 
     build_s: float = 0.0
     arms: int = 0
     families: int = 0
     preparatory: int = 0
+    trials: int = 0
+    timing_s: float = 0.0
 
 
 class Drafter(Protocol):

@@ -29,6 +29,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     EAGLE3: ("path", "tree", "depth", "topk"),
     SELF: (
         *("skip", "arms", "build", "fraction", "zero", "warmup", "probe", "rebuild"),
+        *("ratio", "trials", "tolerance", "score", "window", "judged", "every", "bayes", "seed"),
+        *("latency", "context"),
         *("prune", "choice", "share", "attended", "lowest", "nested", "queries"),
         *("length", "lengths", "stop", "tree"),
     ),
@@ -68,7 +70,8 @@ def parse_drafter(text: str, *, target: str, n_layers: int, skip_layers: str | N
     `fastdllm:path=Efficient-Large-Model/Fast_dLLM_v2_1.5B,threshold=0.05`,
     `eagle3:path=yuhuili/EAGLE3-LLaMA3.1-Instruct-8B,tree=59`, `self:skip=a3,5-7+m2,9`,
     `self:skip=9-14,lengths=1,2,4,8`, `self:arms=arms.json,length=4,stop=0.7,tree=published`,
-    `self:build=cossim,fraction=0.6,zero=1`, `self:prune=0,0.5,0.9,length=4`.
+    `self:build=cossim,fraction=0.6,zero=1`, `self:build=swift,ratio=0.3,0.45`, `self:build=knapspec,arms=6`,
+    `self:build=clasp,rebuild=64`, `self:prune=0,0.5,0.9,length=4`.
 
     Args:
         text: the drafter.

@@ -34,7 +34,7 @@ from real.cache import KVCache
 from real.clock import Stopwatch
 from real.drafters.base import Built
 from real.drafters.family import Family, Observation
-from real.drafters.options import fraction, whole
+from real.drafters.options import MOST_COUNT, fraction, whole
 from real.drafters.subblocks import SubBlocks
 from real.target import Tap, make_tap
 from specsim.errors import ConfigError
@@ -235,5 +235,5 @@ def cossim_arms(options: Mapping[str, str], blocks: SubBlocks) -> CossimArms:
         zero_skip=zero == "1",
         warmup=options.get("warmup", PROMPT),
         probe=options.get("probe", NEEDED),
-        rebuild=whole("self", "rebuild", options["rebuild"], high=10**9) if "rebuild" in options else None,
+        rebuild=whole("self", "rebuild", options["rebuild"], high=MOST_COUNT) if "rebuild" in options else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from specsim.errors import ConfigError
 from specsim.schema import MAX_DRAFT_LEN
 
+MOST_COUNT = 10**9  # of rounds, trials and the like
 MOST_DIGITS = 18  # int() refuses thousands of them in words of its own
 
 

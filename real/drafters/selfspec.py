@@ -25,9 +25,7 @@ from real.branches import greedy_choice
 from real.builders.arm import Arm, cost_order, read_arms
 from real.cache import forward
 from real.drafters.base import Built, Drafter
-from real.drafters.cossim import KEYS as COSSIM_KEYS
-from real.drafters.cossim import NAME as COSSIM
-from real.drafters.cossim import cossim_arms
+from real.drafters.building import built_arms, check_builder
 from real.drafters.family import Family, FixedArms, LengthArms, Observation
 from real.drafters.options import fraction, whole
 from real.drafters.spine import MOST_CANDIDATES, Spine, likeliest
@@ -170,8 +168,8 @@ def make_selfspec(
 
     Args:
         options: `skip`: one arm (`real.builders.arm`), with `lengths` one for each length of its drafts; `arms`: a file
-            of several; `build`: makes them for every prompt (`real.drafters.cossim` has its options, of which `arms` is
-            a number); `prune`: one for each share of visual tokens left out (`real.vision.pruning` has its options),
+            of several; `build`: makes them for every prompt (`real.drafters.building` has its options, of which `arms`
+            is a number); `prune`: one for each share of visual tokens left out (`real.vision.pruning` has its options),
             with or without `skip`; `length`: tokens that an arm drafts, and the longest draft where there are several;
             `stop`, `tree`: as for `SelfDrafter`.
         loaded: the target.
@@ -206,14 +204,7 @@ def make_selfspec(
 
 def _check_ways(options: Mapping[str, str]) -> None:
     """Refuse options that do not say which arms there are in one way."""
-    if options.get("build", COSSIM) != COSSIM:
-        raise ConfigError(
-            f"self: build is {options['build']!r}; allowed: {COSSIM}. Arms made by other means come from a file, "
-            "self:arms=FILE (python -m real.arms makes one)"
-        )
-    alone = sorted(set(options) & set(COSSIM_KEYS) - {"arms"})
-    if "build" not in options and alone:
-        raise ConfigError(f"self: {alone[0]} belongs to build={COSSIM}; name that too, or leave it out")
+    check_builder(options)
     pruning = sorted(set(options) & set(PRUNING_KEYS) - {"prune"})
     if "prune" not in options and pruning:
         raise ConfigError(f"self: {pruning[0]} belongs to prune=...; name that too, or leave it out")
@@ -221,7 +212,7 @@ def _check_ways(options: Mapping[str, str]) -> None:
     if ways != 1:
         raise ConfigError(
             "self: name its arms in one way: skip=9-14 (one arm), arms=FILE (an arms.json), build=cossim (made for "
-            "every prompt), or prune=0,0.5,0.9 (visual tokens left out, with or without skip)"
+            "every prompt; also swift, knapspec, clasp), or prune=0,0.5,0.9 (visual tokens left out, also with skip)"
         )
 
 
@@ -240,7 +231,7 @@ def _of_lengths(options: Mapping[str, str], family: Family, max_draft_len: int) 
 def _family(options: Mapping[str, str], blocks: SubBlocks, loaded: Loaded) -> tuple[Family, dict[str, str]]:
     """(arms in the controllers' order; what names them, since costs and acceptance of other arms are another's)."""
     if "build" in options:
-        return cossim_arms(options, blocks), {}
+        return built_arms(options, blocks, lambda prompt: _text_from(loaded, prompt)), {}
     arm = Arm.parse(options["skip"], blocks.n_layers) if "skip" in options else None
     named = {} if arm is None else {"skip": str(arm)}
     if "prune" in options:
@@ -261,3 +252,11 @@ def _family(options: Mapping[str, str], blocks: SubBlocks, loaded: Loaded) -> tu
     arms = cost_order(file.arms, attention=blocks.attention, mlp=blocks.mlp)
     digest = hashlib.sha256(" ".join(map(str, arms)).encode()).hexdigest()[:8]
     return FixedArms(arms), {"arms": f"{Path(options['arms']).name}#{digest}"}
+
+
+def _text_from(loaded: Loaded, prompt: torch.Tensor) -> int:
+    """Place of the first token behind all visual ones, whose embeddings are no token's."""
+    if not isinstance(loaded, VisionLoaded):
+        return 0
+    places = loaded.vision.visual(prompt).nonzero()
+    return int(places[-1]) + 1 if len(places) else 0

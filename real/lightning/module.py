@@ -20,8 +20,9 @@ import torch
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
-from real.calibrate_cli import DEFAULT_CONTEXTS, calibration_texts
+from real.calibrate_cli import calibration_texts
 from real.data import Prompt, prompt_format
+from real.drafters.subblock_times import CONTEXTS
 from real.folder import Request
 from real.interleave import PLAIN, Comparison
 from real.lightning.data import Batch, PromptData
@@ -300,7 +301,7 @@ def _measured(session: Session, max_draft_len: int, cache: str, seed: int) -> La
     texts = calibration_texts(
         session.loaded,
         "open-ended",
-        DEFAULT_CONTEXTS,
+        CONTEXTS,
         seed=seed,
         max_draft_len=longest,
         depth=session.drafter.depth,
