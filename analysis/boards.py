@@ -28,6 +28,8 @@ def shown(panel: Panel, place: int = 0) -> Any:
     (key,) = panel.keys
     if panel.kind == "value":
         return wr.ScalarChart(title=panel.title, metric=key, groupby_aggfunc="max", layout=layout)
+    if panel.kind == "picture":
+        return wr.MediaBrowser(title=panel.title, media_keys=[key], layout=layout)
     return wr.WeavePanelSummaryTable(table_name=key, layout=layout)
 
 

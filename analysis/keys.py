@@ -49,10 +49,10 @@ BEST_CONTROLLER, BEST_SPEEDUP = "best_controller", "best_speedup"  # what sweeps
 
 LATENCY, LATENCY_MODEL = "latency", "latency_model"  # the table; the key of the config
 LATENCY_COLUMNS = ("token positions", "verify_s")
-CELLS = "cells"  # of a sweep
+CELLS, HEAT_MAP = "cells", "heat_map"  # of a sweep
 CELL_COLUMNS = (
-    *("sweep", "controller", "alpha", "max", "speedup", "speedup_low", "speedup_high", "tokens", "requests", "best"),
-    *("best_over_this", "best_over_this_low", "best_over_this_high"),
+    *("sweep", "controller", "alpha", "max", "speedup", "speedup_low", "speedup_high", "requests"),
+    *("best", "slower_than_best", "best_over_this", "best_over_this_low", "best_over_this_high"),
 )
 KIND, VERIFICATION, PROVENANCE = "kind", "verification", "provenance"  # of every config
 

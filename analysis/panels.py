@@ -20,13 +20,14 @@ class Panel:
 
     Args:
         title: what is shown, with its unit.
-        kind: `curve` over `keys.ROUND`, `bars` of the summaries of runs, one `value` of a summary, or a `table`.
-        keys: what it shows; of a table the one key it was logged under.
+        kind: `curve` over `keys.ROUND`, `bars` of the summaries of runs, one `value` of a summary, a `table` or a
+            `picture`.
+        keys: what it shows; of a table or picture the one key it was logged under.
         of: job type of the runs that have them.
     """
 
     title: str
-    kind: Literal["curve", "bars", "value", "table"]
+    kind: Literal["curve", "bars", "value", "table", "picture"]
     keys: tuple[str, ...]
     of: str = DEFAULT_JOB
 
@@ -105,6 +106,7 @@ SECTIONS = (
         text="Speedup over alpha and maximum length, from `python -m analysis.sweep`.",
         panels=(
             Panel(title="Speedup of the best cell", kind="value", keys=(keys.BEST_SPEEDUP,), of=keys.SWEEP),
+            Panel(title="Heat map", kind="picture", keys=(keys.HEAT_MAP,), of=keys.SWEEP),
             Panel(title="Cells of the sweep", kind="table", keys=(keys.CELLS,), of=keys.SWEEP),
         ),
     ),

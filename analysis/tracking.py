@@ -143,3 +143,8 @@ def log_files(run: wandb.Run, name: str, kind: str, paths: Sequence[Path]) -> No
     for path in paths:  # not add_dir: it writes to the terminal
         artifact.add_file(str(path))
     run.log_artifact(artifact)
+
+
+def log_picture(run: wandb.Run, key: str, path: Path) -> None:
+    """Log a picture under its key."""
+    run.log({key: wandb.Image(str(path))})

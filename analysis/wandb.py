@@ -34,7 +34,6 @@ from analysis.tracking import (
 from specsim.errors import ConfigError, SpecsimError, run_cli
 
 MOST_ROWS = 10_000  # of a table; Weights & Biases shows no more
-SYNC = "wandb sync {folder}/wandb/offline-run-*"
 Save = Callable[[Any], object]
 
 
@@ -162,19 +161,35 @@ def save_boards(entity: str, project: str, groups: Sequence[str], save: Save = l
         raise ConfigError(f"W&B: saving the dashboards failed ({reason}); the runs are logged and complete") from error
 
 
+def tracking_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how to track."""
+    where = "Where wandb/ with the runs' files goes, unless WANDB_DIR says otherwise."
+    for option in (
+        click.option("--dir", "folder", default=Path(), type=click.Path(path_type=Path), help=where),
+        click.option("--group", callback=_fit, help="One group for everything; default: one each, by its name."),
+        click.option("--entity", help="Who owns the runs; default: your own account."),
+        click.option("--project", default=keys.PROJECT, help="Of the runs."),
+        click.option("--mode", type=click.Choice(MODES), help="Default: what WANDB_MODE says, else offline."),
+    ):
+        command = option(command)
+    return command
+
+
+def _fit(context: click.Context, parameter: click.Parameter, group: str | None) -> str | None:
+    if group is not None and fit_name(group) != group:
+        raise ConfigError(f"--group {group!r}: allowed are letters, digits, '.', '_' and '-'; try {fit_name(group)!r}")
+    return group
+
+
+def report_place(tracking: Tracking, folder: Path) -> None:
+    """Say where offline runs lie."""
+    if tracking.effective_mode == OFFLINE:
+        click.echo(f"offline; send it with: wandb sync {folder}/wandb/offline-run-*")
+
+
 @click.command(context_settings={"show_default": True})
 @click.argument("folders", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
-@click.option("--mode", type=click.Choice(MODES), help="Default: what WANDB_MODE says, else offline.")
-@click.option("--project", default=keys.PROJECT, help="Of the runs.")
-@click.option("--entity", help="Who owns them; default: your own account.")
-@click.option("--group", help="One group for everything; default: one per run, by its name.")
-@click.option(
-    "--dir",
-    "folder",
-    default=Path(),
-    type=click.Path(path_type=Path),
-    help="Where wandb/ with the runs' files goes, unless WANDB_DIR says otherwise.",
-)
+@tracking_options
 def main(
     folders: tuple[Path, ...], mode: str | None, project: str, entity: str | None, group: str | None, folder: Path
 ) -> None:
@@ -184,8 +199,6 @@ def main(
     live runs have. Nothing is sent unless --mode online or WANDB_MODE=online asks for it.
     """
     tracking = Tracking(mode=mode, project=project, entity=entity)
-    if group is not None and fit_name(group) != group:
-        raise ConfigError(f"--group {group!r}: allowed are letters, digits, '.', '_' and '-'; try {fit_name(group)!r}")
     loaded = read_runs(folders)
     if not loaded.runs and not loaded.papers:
         raise ConfigError("no run was named, only documents; name folders of runs")
@@ -202,9 +215,8 @@ def main(
         owner = log_paper(tracking, paper, folder=place, group=name) or owner
         groups.append(name)
         click.echo(f"{name}: experiment {paper.experiment}, {len(paper.tables)} tables")
-    if tracking.effective_mode == OFFLINE:
-        click.echo(f"offline; send it with: {SYNC.format(folder=place)}")
-    elif tracking.effective_mode == "online" and owner is not None:
+    report_place(tracking, place)
+    if tracking.effective_mode == "online" and owner is not None:
         for address in save_boards(owner, project, list(dict.fromkeys(groups))):
             click.echo(address)
 

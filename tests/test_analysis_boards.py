@@ -17,7 +17,13 @@ from analysis.panels import SECTIONS, Panel  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 PANELS = [panel for section in SECTIONS for panel in section.panels]
-VIEWS = {"curve": "Run History Line Plot", "bars": "Bar Chart", "value": "Scalar Chart", "table": "Weave"}
+VIEWS = {
+    "curve": "Run History Line Plot",
+    "bars": "Bar Chart",
+    "value": "Scalar Chart",
+    "table": "Weave",
+    "picture": "Media Browser",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +55,9 @@ def check(panel: Panel, sent: dict[str, Any]) -> None:
         assert {"nodeType": "const", "type": "string", "val": panel.keys[0]} in found(sent, "key")
         return
     assert sent["config"]["chartTitle"] == panel.title
+    if panel.kind == "picture":
+        assert tuple(sent["config"]["mediaKeys"]) == panel.keys
+        return
     assert tuple(sent["config"]["metrics"]) == panel.keys
     if panel.kind == "curve":
         assert sent["config"]["xAxis"] == "round"
@@ -105,6 +114,7 @@ def test_panels_show_keys_that_are_logged(panel: Panel) -> None:
         "curve": keys.CURVES,
         "bars": keys.SUMMARY,
         "value": (keys.BEST_SPEEDUP,),
+        "picture": (keys.HEAT_MAP,),
         "table": (keys.CONTROLLERS, keys.LATENCY, keys.CELLS),
     }
     assert set(panel.keys) <= set(known[panel.kind])
