@@ -20,6 +20,7 @@ import numpy as np
 
 from analysis.paired import Float64Array, interval_of, ratio_of, requests_needed
 from analysis.perrequest import Requests, per_request, with_early_builds
+from analysis.progress import reading
 from analysis.rounds import Scan, scan
 from analysis.runs import Method, Run, read_runs
 from analysis.same import cautions, same_requests
@@ -194,7 +195,8 @@ def sides_of(run: Run) -> dict[str, Side]:
 @lru_cache(maxsize=2)
 def _scanned(rounds: Path) -> Scan:
     """Runs of one replay share a log."""
-    return scan(rounds)
+    with reading(rounds) as told:
+        return scan(rounds, on_progress=told)
 
 
 def find(sides: dict[str, Side], spelling: str, option: str) -> Side:

@@ -82,7 +82,7 @@ def replay_runs(folder: Path, name: str, document: Mapping[str, Any]) -> list[Ru
         known = {}
         if names is not None and rounds is not None:
             known = {method.controller: name for method, name in zip(methods, names, strict=True)}
-        trace = _find_trace(folder, entry, notes)
+        trace = _find_trace(folder, entry, config, notes)
         meta = _meta(trace)
         shown = stem if stems.count(stem) == 1 else entry["path"]
         runs.append(
@@ -145,19 +145,25 @@ def _names_in_log(trace: str, rows: Sequence[Mapping[str, Any]], given: Any) -> 
     return None
 
 
-def _find_trace(folder: Path, entry: Mapping[str, Any], notes: list[str]) -> Path | None:
+def _find_trace(folder: Path, entry: Mapping[str, Any], config: Mapping[str, Any], notes: list[str]) -> Path | None:
     given = Path(entry["path"])
     for path in dict.fromkeys((given, folder / given, folder / given.name, folder.parent / given.name)):
         if not path.is_file():
             continue
         try:
             with open_trace(path) as reader:
-                rows = reader.rows
+                rows, meta = reader.rows, reader.meta
         except TraceError as error:
             notes.append(f"the trace is of no use any more: {error}")
             return None
-        if rows < entry["rows"]:  # a replay may have left requests out
+        whole = config.get("max_requests") is None and not entry.get("quarantined_requests")
+        if rows != entry["rows"] if whole else rows < entry["rows"]:
             notes.append(f"{path} has {rows} rows, the replayed trace {entry['rows']}: another file by now")
+            return None
+        if (meta.target, meta.drafter) != (entry.get("target"), entry.get("drafter")):
+            notes.append(
+                f"{path} is of {meta.target} and {meta.drafter}, the replayed trace was not: another file by now"
+            )
             return None
         return path
     notes.append(f"the trace {given} is not where it was, nor beside the folder")

@@ -112,7 +112,7 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     **{char: rf"\{char}" for char in "&%$#_{}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"},
-    **{"|": r"\textbar{}", '"': r"\textquotedbl{}", "\n": "; "},
+    **{"|": r"\textbar{}", "\n": "; "},
 }
 
 

@@ -55,7 +55,7 @@ class _Sums:
     values: Sequence[str]
     _pieces: list[pa.Table] = field(default_factory=list)
     _held: int = 0
-    _most: int = MAX_PENDING
+    _most: int = field(default_factory=lambda: MAX_PENDING)
 
     def add(self, rows: pa.Table) -> None:
         """Take in rounds."""

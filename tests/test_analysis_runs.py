@@ -84,6 +84,29 @@ def test_default_controllers_and_one_trace(tmp_path: Path) -> None:
     assert "is not where it was" in gone.notes[0]
 
 
+def test_a_trace_that_is_another_file_by_now(replayed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(replayed, tmp_path / "copy"))
+    document = json.loads((folder / "results.json").read_text())
+    for less, trace in ((1, None), (-1, None), (0, ROOT / "traces" / f"{TRACES[0]}.parquet")):
+        rows = document["traces"][0]["rows"] - less
+        changed(folder, "results.json", traces=[document["traces"][0] | {"rows": rows}, *document["traces"][1:]])
+        assert read_runs([folder]).runs[0].trace == trace
+    changed(folder, "results.json", traces=[document["traces"][0] | {"drafter": "x"}, *document["traces"][1:]])
+    assert "another file by now" in read_runs([folder]).runs[0].notes[0]
+    changed(folder, "config.json", max_requests=3)
+    changed(folder, "results.json", traces=[document["traces"][0] | {"rows": 5}, *document["traces"][1:]])
+    assert read_runs([folder]).runs[0].trace is not None
+    document["traces"][0]["rows"] += 1
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    document["traces"][1]["path"] = "gone/broken.parquet"
+    (folder / "results.json").write_text(json.dumps(document))
+    first, second = read_runs([folder]).runs
+    assert first.trace is None
+    assert first.notes[0].endswith("rows, the replayed trace 1331: another file by now")
+    assert second.trace is None
+    assert "the trace is of no use any more" in second.notes[-1]
+
+
 def test_expected_acceptance_has_no_log(replayed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(replayed, tmp_path / "copy"))
     changed(folder, "results.json", acceptance="expected")

@@ -176,7 +176,7 @@ def test_latex_has_the_cells_of_markdown(tmp_path: Path, capsys: pytest.CaptureF
 def test_latex_text_leaves_nothing_special(text: str) -> None:
     escaped = latex_text(text)
     plain = re.sub(r"\\(text[a-z]+\{\}|[&%$#_{}])", "", escaped).removeprefix("{}")
-    assert not set(plain) & set('\\&%$#_{}~^<>|"\n')
+    assert not set(plain) & set("\\&%$#_{}~^<>|\n")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20), st.floats(allow_nan=False, width=64))
