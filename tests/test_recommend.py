@@ -255,10 +255,14 @@ def test_notes_and_wishes_about_latency(tmp_path: Path) -> None:
     """Lengths beyond those measured, points the model misses, lengths between the points, drafts at the border."""
     costs = affine(c_s=0.001, b_s=1.0, draft_pass_s=0.001)
     costs["provenance"] = {"points": [[1, 1.001], [4, 1.2], [5, 1.005]], "valid_s": [1, 5], "slope_significant": False}
+    costs["provenance"] |= {"target": "other", "drafter": "synthetic-iid:x=1"}
     found = advise(cheap_trace(tmp_path / "t.parquet", latency=costs), "static")
     assert found["recommended"] == "static:length=8"
     text = " ".join(found["notes"])
-    assert "more than the 5 positions the latency was measured for" in text
+    assert "beyond the 5 positions the latency was measured for" in text
+    assert "static:length=8 in 100 %" in text or "static:length=8 in 9" in text
+    assert "the latency model is of the target other, the trace of synthetic" in text
+    assert "the trace of synthetic-iid" not in text
     assert "slope of verification is not significant" in text
     wishes = {wish["what"]: wish for wish in found["measure"]}
     assert "latency at 9 positions" in wishes
@@ -276,8 +280,11 @@ def test_quarantined_requests_are_told(tmp_path: Path) -> None:
     table = pq.read_table(path)
     where = table.schema.get_field_index("accept_len")
     pq.write_table(table.set_column(where, table.schema.field(where), pa.array(broken)), path)
-    assert recommend(path, *asked("static")).status == 2
-    found = advise(path, "static", quarantine=tmp_path / "aside")
+    aside = tmp_path / "aside"
+    for refused in (asked("static"), [*asked("oracle"), "--quarantine", aside]):
+        assert_refused(recommend(path, *refused), tmp_path, ["t.parquet"])
+    found = advise(path, "static", quarantine=aside)
+    assert sorted(side.name for side in aside.iterdir()) == ["t.quarantine.json", "t.quarantined.parquet"]
     assert (found["quarantined_requests"], found["requests"]) == (1, 9)
     assert any("set aside as faulty" in note for note in found["notes"])
 

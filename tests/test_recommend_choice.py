@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from analysis.recommend.crossfit import (
     sums_of,
 )
 from analysis.recommend.decision import LOSES, UNDECIDED, USE, Decision, decide
+from tests.recommend_cover import cover, population
 from tests.recommend_tools import noise_table
 
 FAMILIES = [slice(0, 1), slice(1, 60)]  # a static candidate, and many that have to be chosen from
@@ -166,3 +169,13 @@ def test_numbers_make_sense(world: int, requests: int) -> None:
             assert ratio.low <= ratio.high
     assert sum(row.share for row in decision.rows) == pytest.approx(1)
     assert decision.same_speedup >= decision.speedup.value * (1 - 1e-12)
+
+
+def test_intervals_hold_what_the_setting_does_elsewhere(tmp_path: Path) -> None:
+    """From a few requests of many: intervals hold what the advised setting does on all; choosing does not flatter."""
+    people = population("iid", tmp_path, ("static", "threshold", "specdecpp"), requests=600)
+    found = cover(people, 24, 40)
+    assert found.speedup >= 0.85
+    assert found.gain >= 0.85
+    assert abs(found.held_out) < 0.015 < found.same + 0.01
+    assert found.held_out < found.same

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -56,8 +58,14 @@ def main(
     sources = [_source(path, given, seed, max_requests) for path in paths]
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        outcomes = [_study(source, quarantine, controllers, progress) for source in sources]
+    with ExitStack() as stack:
+        side_files = stack.enter_context(_taken_back_on_failure())
+        if quarantine is not None:
+            sources = [_set_aside(source, quarantine, side_files) for source in sources]
+        progress = stack.enter_context(
+            Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        )
+        outcomes = [_study(source, controllers, progress) for source in sources]
         pooled = pool(outcomes, seed) if len(outcomes) > 1 else None
     result = document(outcomes, pooled, seed)
     if as_json:
@@ -95,9 +103,28 @@ def _source(path: Path, given: LatencyModel | None, seed: int, max_requests: int
     )
 
 
-def _study(source: Source, quarantine: str | None, asked: Sequence[str], progress: Progress) -> Outcome:
-    if quarantine is not None:
-        source = Source(**{**vars(source), "skip": quarantine_requests(source.path, quarantine).requests})
+@contextmanager
+def _taken_back_on_failure() -> Iterator[list[Path]]:
+    """A list of files that are removed again, with folders left empty, when something fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in written}:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _set_aside(source: Source, quarantine: str, side_files: list[Path]) -> Source:
+    report = quarantine_requests(source.path, quarantine)
+    side_files.extend(side for side in (report.side_file, report.report_file) if side is not None)
+    return replace(source, skip=report.requests)
+
+
+def _study(source: Source, asked: Sequence[str], progress: Progress) -> Outcome:
     with open_trace(source.path) as reader:
         rows = reader.rows
     task = progress.add_task(source.path.name, total=rows * passes_of(source))

@@ -85,13 +85,17 @@ def _latency_notes(outcome: Outcome) -> Iterator[str]:
         yield "drafting costs nothing in this latency model: long drafts are flattered unless your drafter is free"
     if facts.get("slope_significant") is False:
         yield "the fitted slope of verification is not significant: how long drafts should be is not settled by it"
+    yield from _of_another(outcome)
     valid = _valid(latency)
     if valid is not None:
-        beyond = share_above(outcome, valid[1] - 1)
-        if beyond > RARE:
+        shares = {
+            outcome.spellings[row.best]: share_above(outcome, row.best, valid[1] - 1) for row in outcome.decision.rows
+        }
+        beyond = [f"{name} in {100 * share:.0f} %" for name, share in shares.items() if share > RARE]
+        if beyond:
             yield (
-                f"{_name(outcome)} verifies more than the {valid[1]} positions the latency was measured for in "
-                f"{100 * beyond:.0f} % of its rounds; costs there are extrapolated"
+                f"costs beyond the {valid[1]} positions the latency was measured for are extrapolated; rounds that "
+                f"verify more: {', '.join(beyond)}"
             )
     for s, measured, modelled in _residuals(outcome):
         yield (
@@ -100,9 +104,19 @@ def _latency_notes(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def share_above(outcome: Outcome, length: int) -> float:
-    """Share of the advised candidate's rounds that verify more than `length` draft tokens."""
-    rounds = outcome.seconds.lengths[_advised(outcome)]
+def _of_another(outcome: Outcome) -> Iterator[str]:
+    """Whether the model names another target or drafter than the trace."""
+    meta, facts = outcome.source.meta, outcome.source.latency.provenance
+    for what, recorded in (("target", meta.target), ("drafter", meta.drafter)):
+        measured = facts.get(what)
+        # A calibration names the drafter with its options.
+        if isinstance(measured, str) and recorded is not None and measured.partition(":")[0] != recorded:
+            yield f"the latency model is of the {what} {measured}, the trace of {recorded}"
+
+
+def share_above(outcome: Outcome, candidate: int, length: int) -> float:
+    """Share of a candidate's rounds that verify more than `length` draft tokens."""
+    rounds = outcome.seconds.lengths[candidate]
     return float(rounds[length + 1 :].sum() / rounds.sum())
 
 
@@ -226,7 +240,7 @@ def _longer(outcome: Outcome) -> Iterator[Wish]:
         return
     limit = meta.tree_nodes if meta.kind == "tree" else meta.max_draft_len
     unit = "nodes" if meta.kind == "tree" else "tokens"
-    at_end = share_above(outcome, limit - 1)
+    at_end = share_above(outcome, _advised(outcome), limit - 1)
     clamped = outcome.seconds.result.results[_advised(outcome)]
     wanted = clamped["clamped_rounds"] / clamped["rounds"]
     if best == static[-1]:

@@ -28,7 +28,7 @@ FOLDS = 5
 REPEATS = 20
 LEAST = 4
 """Fewest requests: two folds to compare within, one to choose for, and something to resample."""
-_BLOCK = 4_000_000  # weights held at once
+_BLOCK = 1_000_000  # weights held at once
 _EQUAL = 1e-9  # relative: sums that differ by less are equal, and the simpler candidate is taken
 
 
