@@ -70,7 +70,7 @@ def page_of(root: Path, target: str) -> str:
     """
     if target in COPIED:
         return COPIED[target]
-    if target.startswith(f"{DOCS}/") and target.endswith(".md") and (root / target).is_file():
+    if target.startswith(f"{DOCS}/") and target.endswith((".md", ".png")) and (root / target).is_file():
         return target.removeprefix(f"{DOCS}/")
     for module in public_modules(root):
         if target in (str(module.source), str(module.source.parent) if module.package else None):

@@ -1,0 +1,91 @@
+"""A run as a section of the page: answer, table, every plot that its files allow, a line for each that they do not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from analysis import derive
+from analysis.loaded import Run
+from analysis.report import provenance
+from analysis.report.panels import ARMS_ONLY, RUN_KINDS, panel
+from analysis.report.parts import Cell, Column, Gap, Grid, Panel, Row, Section
+from analysis.report.results import answer, candidates
+from analysis.report.results import grid as results_grid
+from analysis.report.wording import joined, told
+from analysis.rounds import Scan
+
+THEORY = "Theory"
+
+
+def section(run: Run, scan: Scan | None, key: str) -> Section:
+    """The section of a run.
+
+    Args:
+        run: what was read of it.
+        scan: of its round log, None where there is none.
+        key: its id on the page.
+
+    Raises:
+        SpecsimError: a trace or a log that breaks its format.
+    """
+    panels: list[Panel] = []
+    gaps: list[Gap] = []
+    for name, kind in RUN_KINDS.items():
+        try:
+            table = derive.TABLES[name](run, scan)
+        except derive.Missing as reason:
+            if name not in ARMS_ONLY or _has_arms(scan):
+                gaps.append(Gap(kind.title, str(reason)))
+            continue
+        panels.append(panel(kind, table, f"{key}-{name}", whole=f"python -m analysis.figures {run.folder}"))
+    after: list[Grid] = []
+    try:
+        after.append(verdicts(derive.theory(run, scan), run.name))
+    except derive.Missing as reason:
+        gaps.append(Gap(THEORY, str(reason)))
+    return Section(
+        key=key,
+        title=run.name,
+        answer=answer(candidates(run)),
+        lines=[_of_what(run), *run.notes],
+        grids=[results_grid(run)] if run.methods else [],
+        panels=panels,
+        after=after,
+        gaps=gaps,
+        provenance=provenance.of_run(run),
+    )
+
+
+def _has_arms(scan: Scan | None) -> bool:
+    return scan is not None and scan.pulls.num_rows > 0
+
+
+def _of_what(run: Run) -> str:
+    said = [
+        f"{name} {told(value)}"
+        for name, value in (
+            ("target", run.target),
+            ("drafter", run.drafter),
+            ("dataset", run.dataset),
+            ("temperature", run.temperature),
+        )
+        if value is not None
+    ]
+    what = {"replay": "Replayed on a trace", "real": "Decoded with models", "validation": "Decoded and predicted"}[
+        run.kind
+    ]
+    return f"{what}: {joined(said)}." if said else f"{what}."
+
+
+def verdicts(table: pa.Table, name: str) -> Grid:
+    """Statements of the papers and whether they hold; columns statement, verdict, evidence."""
+    return Grid(
+        caption=f"Statements of the papers, checked on {name} (python -m specsim.theory check).",
+        label=f"Theory checked on {name}",
+        columns=[Column(column, number=False) for column in ("statement", "verdict", "evidence")],
+        rows=[
+            Row([Cell(told(row["statement"])), Cell(told(row["verdict"])), Cell(told(row["evidence"]))])
+            for row in table.to_pylist()
+        ],
+        sortable=True,
+    )
