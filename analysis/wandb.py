@@ -32,6 +32,7 @@ from analysis.tracking import (
     wandb_folder,
 )
 from specsim.errors import ConfigError, SpecsimError, run_cli
+from specsim.paths import replace_file, temporary_beside
 
 MOST_ROWS = 10_000  # of a table; Weights & Biases shows no more
 Save = Callable[[Any], object]
@@ -189,9 +190,16 @@ def report_place(tracking: Tracking, folder: Path) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.argument("folders", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
+@click.option("--view", type=click.Path(path_type=Path), help="Also write the panels as a local page, FILE.html.")
 @tracking_options
 def main(
-    folders: tuple[Path, ...], mode: str | None, project: str, entity: str | None, group: str | None, folder: Path
+    folders: tuple[Path, ...],
+    view: Path | None,
+    mode: str | None,
+    project: str,
+    entity: str | None,
+    group: str | None,
+    folder: Path,
 ) -> None:
     """Log replays, real runs, validations and experiments of the papers to Weights & Biases.
 
@@ -202,23 +210,42 @@ def main(
     loaded = read_runs(folders)
     if not loaded.runs and not loaded.papers:
         raise ConfigError("no run was named, only documents; name folders of runs")
-    if tracking.effective_mode == DISABLED:
-        click.echo("W&B is disabled (--mode or WANDB_MODE): nothing is logged")
-        return
+    if view is not None:
+        if not loaded.runs:
+            raise ConfigError(f"--view {view}: only comparisons are shown, and none was named")
+        temporary_beside(view).unlink()  # refused now rather than after logging
+    off = tracking.effective_mode == DISABLED
     place, groups, owner = wandb_folder(folder), [], entity
+    shown: list[Logged] = []
     for one in logged(loaded.runs):
-        owner = log_group(tracking, one, folder=place, group=group or one.name) or owner
-        groups.append(group or one.name)
-        _tell(one, groups[-1])
-    for paper in loaded.papers:
+        if view is not None:
+            shown.append(one)
+        if not off:
+            owner = log_group(tracking, one, folder=place, group=group or one.name) or owner
+            groups.append(group or one.name)
+            _tell(one, groups[-1])
+    for paper in loaded.papers if not off else ():
         name = group or fit_name(paper.name)
         owner = log_paper(tracking, paper, folder=place, group=name) or owner
         groups.append(name)
         click.echo(f"{name}: experiment {paper.experiment}, {len(paper.tables)} tables")
+    if view is not None:
+        _write_view(view, shown)
+    if off:
+        click.echo("W&B is disabled (--mode or WANDB_MODE): nothing is logged")
+        return
     report_place(tracking, place)
     if tracking.effective_mode == "online" and owner is not None:
         for address in save_boards(owner, project, list(dict.fromkeys(groups))):
             click.echo(address)
+
+
+def _write_view(view: Path, shown: Sequence[Logged]) -> None:
+    from analysis.view import page  # plotly is slow to import
+
+    with replace_file(view) as temporary:
+        temporary.write_text(page(shown), encoding="utf-8")
+    click.echo(f"panels in {view}")
 
 
 def _tell(one: Logged, group: str) -> None:
