@@ -73,6 +73,7 @@ class Table:
         heading: Markdown above it, whole lines; a section's heading or what sets it apart from the one before.
         notes: lines below it.
         aligned: whether Markdown sets columns of numbers to the right.
+        of: caption and section of one LaTeX table that it shares with others of that caption and these columns.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Table:
     heading: str = ""
     notes: Sequence[str] = ()
     aligned: bool = True
+    of: tuple[str, str] | None = None
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -123,25 +125,38 @@ def latex_text(text: str) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """A `table` environment for each, with its title as the caption."""
-    return "\n\n".join([LATEX_HEAD, *map(_latex, tables)]) + "\n"
+    """A `table` environment for each, with its title as the caption; those that share one (`Table.of`) are its
+    sections."""
+    shared: dict[Any, list[Table]] = {}
+    for place, table in enumerate(tables):
+        titles = tuple(column.title for column in table.columns)
+        shared.setdefault(place if table.of is None else (table.of[0], titles), []).append(table)
+    return "\n\n".join([LATEX_HEAD, *map(_latex, shared.values())]) + "\n"
 
 
-def _latex(table: Table) -> str:
-    columns = table.columns
+def _latex(tables: Sequence[Table]) -> str:
+    columns, of = tables[0].columns, tables[0].of
+    caption = tables[0].title if of is None or len(tables) == 1 else of[0]
     lines = [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\caption{{{latex_text(table.title)}}}",
+        rf"\caption{{{latex_text(caption)}}}",
         rf"\begin{{tabular}}{{{''.join('l' if column.left else 'r' for column in columns)}}}",
         r"\toprule",
         *_latex_groups(columns),
         _latex_row([column.name for column in columns]),
-        r"\midrule",
-        *map(_latex_row, _cells(table)),
+    ]
+    for table in tables:
+        lines.append(r"\midrule")
+        if table.of is not None and len(tables) > 1:
+            section = latex_text(table.of[1])
+            lines += [rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{section}}}}} \\", r"\midrule"]
+        lines += map(_latex_row, _cells(table))
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
+    lines += [
         r"\bottomrule",
         r"\end{tabular}",
-        *(rf"\par\smallskip {latex_text(note)}" for note in table.notes),
+        *(rf"\par\smallskip {latex_text(note)}" for note in notes),
         r"\end{table}",
     ]
     return "\n".join(lines)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
+from analysis.arm_tables import sections_of
 from analysis.grid import Column, Row, Table, comma_separated, ends, latex, markdown, number, percent, spread
-from analysis.paper_tables import sections_of, tables_of
+from analysis.paper_tables import tables_of
 from analysis.runs import Loaded, Method, Paper, Run, read_runs
 from specsim.errors import ConfigError, run_cli
 from specsim.paths import replace_file

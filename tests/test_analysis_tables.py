@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.arm_tables import sections_of
 from analysis.grid import Column, Table, comma_separated, latex, latex_text, markdown
-from analysis.paper_tables import sections_of, tables_of
+from analysis.paper_tables import tables_of
 from analysis.runs import read_runs
 from analysis.tables import FORMATS, choose, main
 from specsim.errors import ConfigError
@@ -240,6 +241,45 @@ def test_latex_groups_the_columns_of_a_dataset() -> None:
     datasets = list(dict.fromkeys(row["dataset"] for row in ROWS))
     assert rf"\multicolumn{{2}}{{c}}{{{latex_text(datasets[0])}}}" in text
     assert r"\cmidrule(lr){2-3}" in text
+
+
+def test_a_latex_table_has_a_section_for_every_target_and_temperature() -> None:
+    other = [row | {"target": "small", "temperature": 1} for row in full(ROWS)]
+    text = latex(tables_of("table1", [*full(ROWS), *other]))
+    places = dict.fromkeys((row["target"], row["temperature"]) for row in [*ROWS, *other])
+    assert text.count(r"\begin{table}") == 3
+    for target, temperature in places:
+        assert text.count(rf"\textit{{{target}, T = {temperature}}}") == 3
+    captions = re.findall(r"\\caption\{(.*)\}", text)
+    assert captions == ["table1", "table1, without looping text", "table1, predicted"]
+
+
+def test_variants_of_sp2ec_side_by_side() -> None:
+    base = full(ROWS)[0] | {"target": "t", "dataset": "d", "temperature": 0}
+    etas = {("A", "SP2ec"): 1.25, ("A", "SP2ec, kept"): 1.5, ("B", "SP2ec"): 1.0, ("B", "UCBSpec"): 2.0}
+    rows = [base | {"method": method, "label": label, "eta": eta} for (method, label), eta in etas.items()]
+    (table,) = sections_of("sp2ec-reset", {"rows": rows})
+    text = markdown([table])
+    assert "| place | method | SP2ec | SP2ec, kept |" in text
+    assert "| t, d, T = 0 | A | 1.25 | 1.50 (+0.25) |" in text
+    assert "| t, d, T = 0 | B | 1.00 |  |" in text
+    records = list(csv.DictReader(io.StringIO(comma_separated([table]))))
+    assert [record["SP2ec, kept gain"] for record in records] == ["0.25", ""]
+    assert sections_of("sp2ec-reset", {"rows": rows[2:]}) == []
+    assert sections_of("table1", {"rows": ROWS}) == []
+
+
+def test_comparisons_on_the_same_prompts() -> None:
+    row = {
+        **{"target": "t", "dataset": "d", "temperature": 0, "method": "m", "label": "lambda", "against": "static"},
+        **{"own_controller": "lambda", "other_controller": "static:length=3", "ratio": 1.0666666, "ci95": [1.0, 1.1]},
+        "at_least_as_fast": True,
+    }
+    (table,) = sections_of("table1", {"comparisons": [row]})
+    cells = "| m | lambda | lambda | static | static:length=3 | 1.067 [1.000, 1.100] | yes |"
+    assert cells in markdown([table])
+    (record,) = csv.DictReader(io.StringIO(comma_separated([table])))
+    assert (record["ratio"], record["ratio_high"], record["at_least_as_fast"]) == ("1.0666666", "1.1", "true")
 
 
 def test_sections_keep_their_numbers() -> None:

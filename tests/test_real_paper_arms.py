@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
+from analysis.arm_tables import sections_of
 from analysis.grid import markdown
-from analysis.paper_tables import sections_of
 from real.paper.arms import acceptance, arm_order, contexts, pulls, ranks, spearman
 from real.paper.regret import mean_interval, order, regrets
 from real.paper.summary import Measured, comparisons, rows_of, summarise

@@ -20,8 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.arm_tables import sections_of
 from analysis.grid import markdown
-from analysis.paper_tables import sections_of, tables_of
+from analysis.paper_tables import tables_of
 from real.paper import figures
 from real.paper.arms import acceptance, construction, contexts, points, pulls
 from real.paper.cells import write_json
