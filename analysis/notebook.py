@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from specsim.errors import ConfigError
 
 WIDTH = 120  # characters of the tables
+COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def command(line: str) -> Printed:
         ConfigError: it failed; the message is the command's own.
     """
     words = [sys.executable, "-m", *shlex.split(line)]
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+    # A kernel asks all programs for colours, which are escape sequences in a page.
+    environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    environment |= {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"python -m {line}: exit status {done.returncode}\n{done.stderr.strip()}")

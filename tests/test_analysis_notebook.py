@@ -28,6 +28,12 @@ def test_a_command_shows_what_it_prints(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert ">a &lt; b</pre>" in Printed("a < b")._repr_html_()
 
 
+def test_no_escape_sequences_where_a_kernel_asks_for_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in command("specsim.trace info traces/open-ended-prompt-lookup.parquet").text
+
+
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(ConfigError, match=r"python -m specsim\.replay 'no such'\.parquet: exit status 2\n.*no such"):
         command("specsim.replay 'no such'.parquet")

@@ -150,7 +150,7 @@ def test_runs(path: Path, kernels: str, tmp_path: Path) -> None:
     assert [text for text in complaints(outputs) if "IProgress not found" not in text] == []
     shown = json.dumps([output.get("data", {}) for output in outputs])
     assert "image/png" in shown
-    assert not re.search(r"Traceback|Error:", shown)
+    assert not re.search(r"Traceback|Error:|\\u001b", shown)
     assert json.loads(path.read_text(encoding="utf-8"))["cells"][1]["outputs"] == []  # the file was left alone
 
 
