@@ -23,6 +23,7 @@ from tests.readme import pages
 CHROMIUM = Path("/usr/bin/chromium")
 _TAG = re.compile(r"<(script|link|img|iframe|source)\b[^>]*>")
 _HREF = re.compile(r'<a\b[^>]*\shref="([^"]*)"')
+_SRC = re.compile(r'<img\b[^>]*\ssrc="([^"]*)"')
 _ID = re.compile(r'\s(?:id|name)="([^"]+)"')
 
 
@@ -86,7 +87,7 @@ def test_every_link_of_the_built_pages_has_its_end(site: Path) -> None:
     for page, text in texts.items():
         if page.name == "404.html":
             continue
-        for link in set(_HREF.findall(text)):
+        for link in {*_HREF.findall(text), *_SRC.findall(text)}:
             link = html.unescape(link)
             if re.match(r"https?:", link):
                 continue

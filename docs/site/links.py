@@ -2,7 +2,7 @@
 
 Pages are written for readers of the repository, so links are relative to the file they stand in. On the site, one rule:
 
-* a page of docs/, and a Markdown file of `COPIED`, is a page of the site;
+* a page or picture of docs/ is one of the site, and so is a Markdown file of `COPIED`;
 * a public module or package is its API page;
 * any other text file of the repository is shown on a page of its own, a notebook cell by cell;
 * whatever is not there, or is no text, is a fault, and so is an address of another site that is misspelt.
