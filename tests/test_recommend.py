@@ -232,7 +232,8 @@ def test_live_arms_are_numbered_the_other_way_round() -> None:
     assert command is not None
     assert command.startswith("python -m real.run test --model.target lab --model.drafter self:arms=a.json")
     assert '["plain", "arm:index=2"]' in command
-    assert "--model.temperature 0.7" in command
+    assert "--data.seed 1 --model.temperature 0.7" in command
+    assert "None" not in command
 
 
 # What it rests on

@@ -27,18 +27,22 @@ def live_command(meta: TraceMeta, spellings: Sequence[str]) -> str | None:
         "requests": meta.requests,
         "max-new-tokens": meta.extra.get("max_new_tokens"),
         "max-draft-len": meta.tree_nodes if meta.kind == "tree" else meta.max_draft_len,
+        "dtype": meta.dtype,
         "seed": (meta.seed or 0) + 1,
     }
+    options = {key: value for key, value in options.items() if value is not None}
     if meta.temperature > 0:
-        data = ("dataset", "requests")
+        data = ("dataset", "requests", "seed")
         words = ["python", "-m", "real.run", "test"]
         for key, value in options.items():
             words += [f"--{'data' if key in data else 'model'}.{key.replace('-', '_')}", str(value)]
         words += ["--model.temperature", f"{meta.temperature:g}", "--model.controllers", json.dumps(["plain", *names])]
         return shlex.join(words)
     words = ["python", "-m", "real.validate"]
-    for key, value in {**options, "dtype": meta.dtype, "threads": meta.extra.get("threads")}.items():
-        words += [f"--{key}", str(value)] if value is not None else []
+    if meta.extra.get("threads") is not None:
+        options["threads"] = meta.extra["threads"]
+    for key, value in options.items():
+        words += [f"--{key}", str(value)]
     for name in names:
         words += ["--controllers", name]
     return shlex.join([*words, "--out", "runs/recommended"])
