@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,13 @@ def test_the_page_has_every_panel_and_loads_nothing(place: Path, one: Logged) ->
 
 
 def test_names_are_text_not_markup(one: Logged) -> None:
-    odd = Logged(**{**vars(one), "name": "<b>", "notes": ["a <script> & so on"]})
+    evil = "</script><script>alert(1)"
+    controllers = [replace(controller, label=evil) for controller in one.controllers]
+    odd = replace(one, name="<b>", notes=["a <script> & so on"], controllers=controllers)
     text = page([odd])
     assert "<h2>&lt;b&gt;</h2>" in text
     assert "a &lt;script&gt; &amp; so on" in text
+    assert evil not in text
 
 
 @pytest.mark.parametrize(

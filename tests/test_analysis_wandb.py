@@ -13,6 +13,7 @@ import pytest
 wandb = pytest.importorskip("wandb", reason="W&B needs the extra 'analysis'")
 
 import analysis.tracking  # noqa: E402
+import analysis.wandb  # noqa: E402
 from analysis import keys  # noqa: E402
 from analysis.panels import SECTIONS, Panel  # noqa: E402
 from analysis.runs import read_runs  # noqa: E402
@@ -232,6 +233,25 @@ def test_a_damaged_round_log_is_named(replay: Path, tmp_path: Path, capsys: pyte
     log_file.write_bytes(log_file.read_bytes()[:-100])
     assert log(tmp_path / "mine", "--dir", tmp_path) == 2
     assert f"{log_file}: the file is truncated or damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_dashboards_are_made_online_only(
+    replay: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    asked: list[Any] = []
+
+    def save(*args: Any) -> list[str]:
+        asked.append(args)
+        return ["https://example.org/workspace", "https://example.org/report"]
+
+    monkeypatch.setattr(analysis.wandb, "log_group", lambda *_, **__: "somebody")
+    monkeypatch.setattr(analysis.wandb, "save_boards", save)
+    assert log(replay, "--mode", mode, "--dir", tmp_path, "--project", "mine") == 0
+    shown = capsys.readouterr().out
+    assert asked == ([("somebody", "mine", ["mine"])] if mode == "online" else [])
+    assert ("https://example.org/report" in shown) == (mode == "online")
+    assert ("wandb sync" in shown) == (mode == "offline")
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
