@@ -68,11 +68,9 @@ class Curve:
         return -(-self.rounds // self._width)
 
     def _fold(self) -> None:
-        half, used = self._limit // 2, self.count
-        if used % 2:  # the last block has no partner yet
-            self._request[used] = self._request[used - 1]
+        half = self._limit // 2
         sums = self._sums[0::2] + self._sums[1::2]
-        request = self._request[1::2].copy()
+        request = self._request[1::2].copy()  # of a last block without a partner the next round brings it
         self._sums[:half], self._sums[half:] = sums, 0.0
         self._request[:half], self._request[half:] = request, 0
         self._width *= 2
