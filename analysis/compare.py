@@ -178,15 +178,19 @@ def compare(one: Side, other: Side, *, seed: int = 0) -> Comparison:
     )
 
 
-def sides_of(run: Run) -> dict[str, Side]:
+def sides_of(run: Run, scanned: Scan | None = None) -> dict[str, Side]:
     """Every controller of a run, by its spelling.
+
+    Args:
+        run: the run.
+        scanned: what its round log adds up to; None reads it.
 
     Raises:
         ConfigError: a run without rounds or results.
     """
     if run.rounds is None or not run.methods:
         raise ConfigError(f"{run.folder}: {run.name} has no rounds to compare ({'; '.join(run.notes)})")
-    found = per_request(_scanned(run.rounds), run.run_ids)
+    found = per_request(_scanned(run.rounds) if scanned is None else scanned, run.run_ids)
     if run.kind != "replay":
         found, _ = with_early_builds(run.folder, found, {method.controller: method.time_s for method in run.methods})
     return {m.controller: Side(run=run, method=m, requests=found[m.controller]) for m in run.methods}

@@ -150,6 +150,26 @@ def test_the_answer(document: Node, folder: Path) -> None:
     assert (f"pays in {pays} of 2" in lead) == (pays > 0)
 
 
+def test_the_two_best_are_compared(document: Node, folder: Path) -> None:
+    """Best and second best by throughput on common requests, with numpy alone; the interval is the library's."""
+    results = json.loads((folder / "results.json").read_text())["results"]
+    for number, trace in enumerate(TRACES, 1):
+        mine = [row for row in results if row["trace"].endswith(f"{trace}.parquet")]
+        ranked = sorted(
+            (r for r in mine if r["controller"] not in ("plain", "oracle")), key=lambda row: -row["speedup"]
+        )
+        (said,) = [
+            line.text
+            for line in document.one("section", aria_labelledby=f"run-{number}").all("p")
+            if line.text.startswith("Of the two best")
+        ]
+        faster = 100 * (ranked[0]["throughput"] / ranked[1]["throughput"] - 1)
+        assert f"{spelled(ranked[0])} is faster than {spelled(ranked[1])} by {faster:.1f} % [" in said or (
+            f"no difference can be told between {spelled(ranked[0])} and {spelled(ranked[1])}" in said
+            and f"the first has {faster:.1f} % [" in said
+        )
+
+
 def test_shared_controllers_are_compared(document: Node, folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text())["results"]
     names, rows = table_rows(next(document.one("section", aria_labelledby="compared").all("table")))

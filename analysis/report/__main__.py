@@ -8,7 +8,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from analysis.loaded import Run
 from analysis.report.page import page
 from analysis.rounds import Scan, scan
 from analysis.runs import read_runs
@@ -36,7 +35,9 @@ def main(paths: tuple[Path, ...], output: Path) -> None:
     loaded = read_runs(paths)
     with replace_file(output) as temporary:  # first, so that a place that cannot be written is known before the work
         with _progress() as progress:
-            scans = {run.name: _scanned(run, progress) for run in loaded.runs}
+            logs = {run.rounds for run in loaded.runs if run.rounds is not None}  # runs of one replay share a log
+            known = {log: _scanned(log, progress) for log in sorted(logs)}
+            scans = {run.name: None if run.rounds is None else known[run.rounds] for run in loaded.runs}
             total = len(loaded.runs) + len(loaded.papers) + len(loaded.theory) + len(loaded.regret) + len(loaded.fits)
             task = progress.add_task("sections", total=total)
 
@@ -49,11 +50,9 @@ def main(paths: tuple[Path, ...], output: Path) -> None:
     click.echo(f"written: {output} ({size / 1e6:.1f} MB)")
 
 
-def _scanned(run: Run, progress: Progress) -> Scan | None:
-    if run.rounds is None:
-        return None
-    task = progress.add_task(f"rounds {run.name}", total=1.0)
-    return scan(run.rounds, on_progress=lambda share: progress.update(task, completed=share))
+def _scanned(log: Path, progress: Progress) -> Scan:
+    task = progress.add_task(str(log), total=1.0)
+    return scan(log, on_progress=lambda share: progress.update(task, completed=share))
 
 
 def _progress() -> Progress:

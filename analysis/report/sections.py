@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from analysis import derive
+from analysis.compare import compare, sides_of
 from analysis.loaded import Run
 from analysis.report import provenance
 from analysis.report.panels import ARMS_ONLY, RUN_KINDS, panel
@@ -47,13 +48,26 @@ def section(run: Run, scan: Scan | None, key: str) -> Section:
         key=key,
         title=run.name,
         answer=answer(candidates(run)),
-        lines=[_of_what(run), *run.notes],
+        lines=[_of_what(run), *_runner_up(run, scan), *(f"Note: {note}." for note in run.notes)],
         grids=[results_grid(run)] if run.methods else [],
         panels=panels,
         after=after,
         gaps=gaps,
         provenance=provenance.of_run(run),
     )
+
+
+def _runner_up(run: Run, scan: Scan | None) -> list[str]:
+    """Whether the best controller is surely faster than the second best: on the same requests, so better told apart."""
+    ranked = sorted(
+        (one for one in run.methods if one.speedup is not None and not one.privileged and one.controller != "plain"),
+        key=lambda one: -(one.speedup or 0),
+    )
+    if scan is None or len(ranked) < 2:
+        return []
+    sides = sides_of(run, scan)
+    said = compare(sides[ranked[0].controller], sides[ranked[1].controller])
+    return [f"Of the two best, request by request: {said.statement()}."]
 
 
 def _has_arms(scan: Scan | None) -> bool:
