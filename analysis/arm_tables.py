@@ -127,6 +127,13 @@ SECTIONS: Mapping[str, tuple[str, Sequence[Column]]] = {
             _numbers("of the generation", lambda row: percent(row["share"], 2), "share"),
             _text("tokens", "tokens"),
             _numbers("tokens for 1 %", lambda row: f"{row['tokens_for_1_percent']:.0f}", "tokens_for_1_percent"),
+            Column(
+                name="s of timing, once",
+                # Results of earlier versions do not have it.
+                shown=lambda row: f"{row['timing_s']:.1f}" if row.get("timing_s") else "-",
+                values={"timing_s": lambda row: row.get("timing_s")},
+                left=True,
+            ),
         ),
     ),
     "shares": (

@@ -230,6 +230,8 @@ def test_a_validation_of_arms(tiny: Path, tmp_path: Path, capsys: pytest.Capture
     ("more", "message"),
     [
         ("build=cossim,arms=2", "arms made while decoding are in no trace"),
+        ("build=swift,arms=2", "arms made while decoding are in no trace"),
+        ("build=knapspec,arms=2,latency=2e-4,1e-7,1e-4", "arms made while decoding are in no trace"),
         ("arms=FILE,stop=0.5", "record it without stop"),
         ("arms=FILE,tree=published", "record it without tree"),
     ],

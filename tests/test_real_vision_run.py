@@ -34,6 +34,7 @@ from tests.test_real_vision_lossless import LooksAtCache  # noqa: E402
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 CLASSES = ("qwen2_5_vl", "qwen3_vl", "llava")
 NEW = 10
+TIMES = "arms=3,length=3,latency=2e-4,1e-7,1e-4"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,9 @@ def outputs(out: Path) -> dict[str, dict[str, list[int]]]:
         ("qwen2_5_vl", "prompt-lookup", "[static:length=3,libraspec]"),
         ("qwen3_vl", "self:arms=ARMS,length=3", "[sp2ec,arm:index=1]"),
         ("llava", "layer-skip:skip=1", "[static:length=2,libraspec]"),
+        ("qwen2_5_vl", f"self:build=knapspec,{TIMES},rebuild=4", "[sp2ec,arm:index=1]"),
+        ("qwen3_vl", f"self:build=knapspec,{TIMES},rebuild=4", "[sp2ec,arm:index=1]"),
+        ("llava", "self:build=swift,ratio=0.5,1,window=2", "[sp2ec,arm:index=1]"),
     ],
 )
 def test_questions_are_answered_as_by_plain_decoding(
@@ -93,9 +97,18 @@ def test_questions_are_answered_as_by_plain_decoding(
     assert found["line-3"] != found["7"]  # the same text, other frames
 
 
-def test_arms_are_made_on_the_way_on_pictures(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "build",
+    [
+        "cossim,arms=3",
+        "swift,arms=3,window=1,rebuild=5",
+        "knapspec,arms=3,latency=2e-4,1e-7,1e-4,rebuild=4",
+        "clasp,ratio=0.2,0.5",
+    ],
+)
+def test_arms_are_made_on_the_way_on_pictures(place: Path, tmp_path: Path, build: str) -> None:
     """cosSim needs more layers than the other models here have: the one that comes with the project."""
-    flags = arguments(place, "qwen2_5_vl", "self:build=cossim,arms=3,length=3", controllers="[sp2ec]")
+    flags = arguments(place, "qwen2_5_vl", f"self:build={build},length=3", controllers="[sp2ec]")
     questions = save_questions(tmp_path / "questions")
     (questions / "questions.jsonl").write_text(json.dumps({"question": "a1", "images": ["0.png"]}))
     flags = [flag.replace(str(place / "qwen2_5_vl"), "digits-vlm") for flag in flags if not flag.startswith("--data")]

@@ -104,7 +104,8 @@ def construction(cell: Measured) -> list[Row]:
     Of arms made on the way a row (label, controller) for every rule but the swept arms; of a file's, if it tells what
     building them took (`real.arms`), one labelled `beforehand`. Each has the seconds of construction and of the
     generations it fell into, their ratio, the tokens generated, and how many tokens a generation with one construction
-    would need for it to take 1 %. Empty for other drafters.
+    would need for it to take 1 %; and of arms made on the way, if the target was timed for them, the seconds of that,
+    once for a session and in no other number. Empty for other drafters.
     """
     place, method = place_of(cell.cell), cell.cell.method
     found = []
@@ -114,14 +115,15 @@ def construction(cell: Measured) -> list[Row]:
         if label != STATIC and build_s > 0:
             families = sum(run.built.families for run in runs)
             told = {**place, "label": label, "controller": spelling}
-            found.append({**told, **_overhead(build_s, whole_s, sum(len(run.output) for run in runs), families)})
+            numbers = _overhead(build_s, whole_s, sum(len(run.output) for run in runs), families)
+            found.append({**told, **numbers, "timing_s": runs[0].built.timing_s or None})
     options = parse_drafter(method.drafter, target=cell.cell.target, n_layers=ANY_LAYERS).options
     if "arms" in options and "build" not in options:
         told = read_arms(options["arms"]).construction
         if told.get("generated"):
             build_s = sum(told["seconds"].values())
             numbers = _overhead(build_s, told["generation_s"], told["generated"], 1)
-            found.append({**place, "label": "beforehand", "controller": None, **numbers})
+            found.append({**place, "label": "beforehand", "controller": None, **numbers, "timing_s": None})
     return found
 
 
