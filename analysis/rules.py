@@ -37,6 +37,7 @@ INTERVAL = Rule(
     "two numbers, or null",
 )
 MAYBE = Rule(lambda value: value is None or _is_number(value), "a number or null")
+WORD = Rule(lambda value: value is None or TEXT.sound(value), "text in printable characters, or null")
 OBJECT = Rule(lambda value: isinstance(value, dict), "a JSON object")
 FLAG = Rule(lambda value: isinstance(value, bool), "true or false")
 

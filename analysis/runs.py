@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.folders import REAL_SCHEMA, RESULTS, RUN, real_run, replay_runs, validation_run
+from analysis.folder_files import RESULTS, RUN
+from analysis.live import REAL_SCHEMA, real_run, validation_run
 from analysis.loaded import Loaded, Method, Paper, Run
+from analysis.replayed import replay_runs
 from analysis.results import SCHEMA as PAPER_SCHEMA
 from analysis.results import read_paper
 from analysis.rules import read_json

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
 from analysis.compare import sides_of  # noqa: E402
-from analysis.folders import ASSISTED, PLAIN, REAL_SCHEMA, SEED  # noqa: E402
+from analysis.live import ASSISTED, PLAIN, REAL_SCHEMA, SEED  # noqa: E402
 from analysis.perrequest import OUTPUTS, per_request  # noqa: E402
 from analysis.rounds import scan  # noqa: E402
 from analysis.runs import VALIDATION_SCHEMA, Run, read_runs  # noqa: E402
