@@ -112,7 +112,9 @@ def test_cells_are_shared_by_experiments_that_measure_the_same() -> None:
     assert folders("figure5_paper") <= folders("table1_paper")
     for name in ("sp2ec-mat", "sp2ec-pulls", "sp2ec-build"):
         for place in ("lab", "paper"):
-            assert folders(f"{name}_{place}") == folders(f"sp2ec-main_{place}")
+            assert folders(f"sp2ec-main_{place}") <= folders(f"{name}_{place}")
+            # What is built live, prompt by prompt, is compared by its seconds of construction alone.
+            assert len(folders(f"{name}_{place}") - folders(f"sp2ec-main_{place}")) in (0, 2 * (name == "sp2ec-build"))
     assert folders("sp2ec-regret_paper") == folders("sp2ec-main_paper")
     assert folders("figure1_paper") <= folders("table1_paper") | folders("table2_paper")
 
