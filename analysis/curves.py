@@ -13,6 +13,7 @@ Memory is LIMIT sums per controller, however long the log.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.keys import COLUMNS, LIVE_COLUMNS, REQUEST, ROUND, TAU, TOKENS_PER_S
+from specsim.errors import ConfigError
 from specsim.roundlog import stream_round_log
 
+REQUESTS = "requests"
 LIMIT = 4096  # points of a curve at most; even
 LOGGED = tuple(name for name in COLUMNS if name not in LIVE_COLUMNS)
 _TOKENS, _SECONDS = LOGGED.index("emitted_len"), LOGGED.index("round_s")
@@ -34,21 +37,24 @@ class Curve:
 
     Args:
         limit: most blocks to keep; even.
+        columns: of a round.
 
     Attributes:
         rounds: so far.
+        live: the same rounds' `LIVE_COLUMNS`, where they are known.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT, columns: Sequence[str] = LOGGED) -> None:
         self.rounds, self._limit, self._width = 0, limit, 1
-        self._sums = np.zeros((limit, len(LOGGED)))
+        self.live: Curve | None = None
+        self._sums = np.zeros((limit, len(columns)))
         self._request = np.zeros(limit, np.int64)
 
     def add(self, values: Float64Array, request: npt.NDArray[np.int64]) -> None:
         """Append rounds.
 
         Args:
-            values: float64[N, LOGGED].
+            values: float64[N, columns].
             request: int64[N].
         """
         if not len(request):
@@ -75,23 +81,30 @@ class Curve:
         self._request[:half], self._request[half:] = request, 0
         self._width *= 2
 
+    def _means(self) -> tuple[npt.NDArray[np.int64], Float64Array]:
+        """int64[blocks] last rounds, and float64[blocks, columns]."""
+        last = np.minimum(np.arange(1, self.count + 1) * self._width, self.rounds)
+        return last, self._sums[: self.count] / np.diff(last, prepend=0)[:, None]
+
     def points(self) -> Iterator[dict[str, Any]]:
         """Rows to log, with every key of `analysis.keys.CURVES`; None for what the log does not hold."""
         blocks = self.count
         if not blocks:
             return
-        sums, last = self._sums[:blocks], np.minimum(np.arange(1, blocks + 1) * self._width, self.rounds)
-        means = sums / np.diff(last, prepend=0)[:, None]
-        so_far = sums.cumsum(axis=0)
+        last, means = self._means()
+        so_far = self._sums[:blocks].cumsum(axis=0)
         tau, speed = so_far[:, _TOKENS] / last, so_far[:, _TOKENS] / so_far[:, _SECONDS]
-        nothing = dict.fromkeys(LIVE_COLUMNS)
+        known = self.live is not None and self.live.rounds == self.rounds
+        timed = (
+            self.live._means()[1] if self.live is not None and known else np.full((blocks, len(LIVE_COLUMNS)), np.nan)
+        )
         for place in range(blocks):
             row = means[place].tolist()
             yield {
                 ROUND: int(last[place]),
                 REQUEST: int(self._request[place]),
                 **{name: _known(value) for name, value in zip(LOGGED, row, strict=True)},
-                **nothing,
+                **{name: _known(value) for name, value in zip(LIVE_COLUMNS, timed[place].tolist(), strict=True)},
                 TAU: _known(float(tau[place])),
                 TOKENS_PER_S: _known(float(speed[place])),
             }
@@ -124,4 +137,33 @@ def read_curves(rounds: Path, run_ids: Sequence[str], *, limit: int = LIMIT) -> 
             if name in curves:
                 mine = counts & (codes == code)
                 curves[name].add(values[mine], request[mine])
+    return curves
+
+
+def read_live(folder: Path, controllers: Sequence[str], *, limit: int = LIMIT) -> Mapping[str, Curve]:
+    """What a live run's folder keeps of each round beyond the round log: `LIVE_COLUMNS`, from `requests/00003.json`.
+
+    One prompt is held at a time.
+
+    Args:
+        folder: of the run.
+        controllers: whose.
+        limit: most points of a curve.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
+    curves = {name: Curve(limit, LIVE_COLUMNS) for name in controllers}
+    files = [file for file in (folder / REQUESTS).glob("[0-9]*.json") if file.stem.isdecimal()]
+    for file in sorted(files, key=lambda file: int(file.stem)):
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            for run in document["runs"]:
+                if not run["warmup"] and run["controller"] in curves:
+                    rounds = run["rounds"]
+                    unknown = [np.nan] * len(rounds["round_s"])  # folders of earlier versions have no such column
+                    values = np.array([rounds.get(name, unknown) for name in LIVE_COLUMNS], np.float64).T
+                    curves[run["controller"]].add(values, np.full(len(values), int(document["number"])))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{file}: cannot be read ({error!r}); repeat the command of the run") from None
     return curves

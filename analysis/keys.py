@@ -2,7 +2,7 @@
 
 Owns the keys, their axis, the columns of tables and the kinds of runs; `analysis.panels` says how they are shown. Both
 sides log these and no others, so that a replay and a live run of the same controller lie in the same plots. What a
-folder cannot know is null there (`controller_s`, `build_s`: only a live loop has a controller to time).
+folder cannot know is null there (`controller_s`, `build_s` of a replay: only a live loop has a controller to time).
 """
 
 from __future__ import annotations

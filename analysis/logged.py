@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis import keys
-from analysis.curves import Curve, read_curves
+from analysis.curves import Curve, read_curves, read_live
 from analysis.loaded import Method, Run
 from analysis.perrequest import Requests, per_request
 from analysis.rounds import Scan, scan
@@ -102,7 +102,12 @@ def logged(runs: Sequence[Run]) -> Iterator[Logged]:
             continue
         sums = scan(rounds)
         curves = read_curves(rounds, [run_id for run in mine for run_id in run.run_ids.values()])
-        yield from (_logged(run, sums, curves) for run in mine)
+        for run in mine:
+            if run.kind != "replay":
+                timed = read_live(run.folder, list(run.run_ids))
+                for controller, run_id in run.run_ids.items():
+                    curves[run_id].live = timed[controller]
+            yield _logged(run, sums, curves)
 
 
 def _logged(run: Run, sums: Scan | None, curves: Mapping[str, Curve]) -> Logged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.curves import LIMIT, LOGGED, Curve, read_curves
+from analysis.curves import LIMIT, LOGGED, Curve, read_curves, read_live
 from analysis.keys import COLUMNS, CURVES, LIVE_COLUMNS
+from specsim.errors import ConfigError
 from specsim.roundlog import RoundLogWriter
 
 
@@ -111,3 +113,29 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 def test_only_a_live_loop_times_its_controller() -> None:
     assert set(LOGGED) | set(LIVE_COLUMNS) == set(COLUMNS)
+
+
+def test_live_columns_are_thinned_alike(tmp_path: Path) -> None:
+    """Two prompts of one controller, warm-up first; an older folder without the columns; a broken file."""
+    (tmp_path / "requests").mkdir()
+    seconds = np.random.default_rng(5).random(19)
+    for number, part in ((10, seconds[12:]), (9, seconds[:12])):  # 10 after 9, although not as text
+        rounds = {"round_s": [1.0] * len(part), "controller_s": part.tolist(), "build_s": [0.5] * len(part)}
+        warm = {"controller": "a", "warmup": True, "rounds": rounds}
+        runs = [warm, {"controller": "a", "warmup": False, "rounds": rounds}]
+        runs.append({"controller": "old", "warmup": False, "rounds": {"round_s": [1.0] * 3}})
+        (tmp_path / "requests" / f"{number}.json").write_text(json.dumps({"number": number, "runs": runs}))
+    columns, curve = rounds_of(19, 6), Curve(8)
+    curve.add(matrix(columns), columns["request"])
+    found = read_live(tmp_path, ["a", "old"], limit=8)
+    curve.live = found["a"]
+    points = list(curve.points())
+    widths = np.diff([point["round"] for point in points], prepend=0)
+    blocks = [seconds[start : start + 4].mean() for start in range(0, 19, 4)]
+    assert [point["controller_s"] for point in points] == pytest.approx(blocks)
+    assert sum(point["build_s"] * width for point, width in zip(points, widths, strict=True)) == pytest.approx(9.5)
+    curve.live = found["old"]  # of 6 rounds, not of these 19
+    assert {point["controller_s"] for point in curve.points()} == {None}
+    (tmp_path / "requests" / "11.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"11.json: cannot be read \(KeyError\('runs'\)\); repeat the command"):
+        read_live(tmp_path, ["a"])
