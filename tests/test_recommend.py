@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.recommend import outcome as recommend_outcome
 from analysis.recommend.decision import LOSES, UNDECIDED, USE
 from analysis.recommend.grid import GRID, STATIC, families_of
 from analysis.recommend.live import drafter_spelling, live_command
@@ -173,6 +174,14 @@ def test_words_are_the_documents(tmp_path: Path) -> None:
     assert f"clairvoyant path {found['hindsight']['clairvoyant_speedup']:.3f}x" in flat
     optimism = found["optimism"]
     assert optimism["speedup_same_requests"] - speedup["value"] == pytest.approx(optimism["speedup_removed"])
+
+
+def test_controllers_that_do_the_same_share_a_row(tmp_path: Path) -> None:
+    """Without confidences to tell drafts apart, rules that differ in nothing are named once, below the table."""
+    path = make_trace(tmp_path / "t.parquet", latency=affine(c_s=0.0, b_s=1.0), alpha=1.0, positions=81)
+    out = recommend(path, *asked("threshold:tau=0.1", "threshold:tau=0", "goodput")).out
+    assert "the same as static:length=8 here: " in out
+    assert len([line for line in out.splitlines() if line.startswith((" static", " threshold", " goodput"))]) == 1
 
 
 def test_keys_are_documented(tmp_path: Path) -> None:
@@ -461,3 +470,20 @@ def test_missing_file_and_equal_names(tmp_path: Path) -> None:
     before = listing(tmp_path)
     run = recommend(tmp_path / "a/t.parquet", tmp_path / "b/t.parquet", "--quarantine", tmp_path / "q")
     assert_refused(run, tmp_path, before, "two traces are called 't'")
+
+
+def test_interrupting_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the replays: status 130, no output, no side files."""
+    path = cheap_trace(tmp_path / "t.parquet", requests=6, positions=20)
+    before = listing(tmp_path)
+    real = recommend_outcome.measure
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("scenario") is not None:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(recommend_outcome, "measure", interrupted)
+    run = recommend(path, "--quarantine", tmp_path / "aside", *asked("static"))
+    assert (run.status, run.out) == (130, "")
+    assert listing(tmp_path) == before

@@ -113,6 +113,16 @@ def test_equal_candidates_go_to_the_first() -> None:
     assert decision.winner == 0
 
 
+@pytest.mark.parametrize("requests", [4, 5, 9])
+def test_equal_requests_leave_no_doubt(requests: int) -> None:
+    """Nothing varies, so no interval has any width, also where a resample draws one fold alone."""
+    plain_s, time_s = np.full(requests, 5.0), np.tile([[4.0], [3.0], [2.5], [2.6]], requests)
+    decision = decided(plain_s, time_s, [slice(0, 2), slice(2, 4)])
+    assert (decision.verdict, decision.row.best) == (USE, 2)
+    for ratio, value in ((decision.speedup, 2.0), (decision.gain, 1.2), (decision.rows[0].speedup, 5 / 3)):
+        assert [ratio.low, ratio.value, ratio.high] == pytest.approx([value] * 3)
+
+
 @pytest.mark.parametrize(("factor", "noise", "verdict"), [(0.8, 0.05, LOSES), (1.0, 0.3, UNDECIDED), (1.2, 0.05, USE)])
 def test_verdicts(factor: float, noise: float, verdict: str) -> None:
     rng = np.random.default_rng(1)
@@ -166,7 +176,7 @@ def test_numbers_make_sense(world: int, requests: int) -> None:
     for row in decision.rows:
         assert row.same >= row.speedup.value * (1 - 1e-12)
         for ratio in (row.speedup, row.gain, row.behind):
-            assert ratio.low <= ratio.high
+            assert ratio.low <= ratio.value <= ratio.high
     assert sum(row.share for row in decision.rows) == pytest.approx(1)
     assert decision.same_speedup >= decision.speedup.value * (1 - 1e-12)
 

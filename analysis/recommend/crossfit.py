@@ -29,6 +29,7 @@ REPEATS = 20
 LEAST = 4
 """Fewest requests: two folds to compare within, one to choose for, and something to resample."""
 _BLOCK = 1_000_000  # weights held at once
+_TRACE = 1e-6  # weight of a request that a resample did not draw
 _EQUAL = 1e-9  # relative: sums that differ by less are equal, and the simpler candidate is taken
 
 
@@ -46,7 +47,8 @@ class Dealt:
     def resampled(self, seed: int) -> Iterator[Floats]:
         """float64[n, S, folds] in blocks: how often each of S resamples drew a request, at the fold it lies in.
 
-        As many resamples as `specsim.metrics.bootstrap_ratios` takes; each uses the folds of one repeat.
+        As many resamples as `specsim.metrics.bootstrap_ratios` takes; each uses the folds of one repeat. What was not
+        drawn keeps a trace of weight, so that something chooses where all that was drawn lies in one fold.
         """
         n = self.labels.shape[1]
         resamples = min(RESAMPLES, max(100, 20_000_000 // n))
@@ -54,7 +56,7 @@ class Dealt:
         rng = np.random.default_rng(seed)
         for start in range(0, resamples, step):
             numbers = np.arange(start, min(start + step, resamples))
-            weights = np.array([np.bincount(rng.integers(0, n, n), minlength=n) for _ in numbers], np.float64)
+            weights = np.array([np.bincount(rng.integers(0, n, n), minlength=n) for _ in numbers]) + _TRACE
             yield np.eye(self.folds)[self.labels[numbers % len(self.labels)].T] * weights.T[:, :, None]
 
 

@@ -107,7 +107,7 @@ def ratio(value: float, resampled: Floats) -> Ratio:
     """
     logs = np.log(resampled)
     low, high = np.percentile(logs - logs.mean(), [2.5, 97.5])
-    return Ratio(value=value, low=value * float(np.exp(low)), high=value * float(np.exp(high)))
+    return Ratio(value=value, low=value * float(np.exp(min(low, 0.0))), high=value * float(np.exp(max(high, 0.0))))
 
 
 class Totals(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -24,7 +25,7 @@ def print_document(document: dict[str, Any], console: Console) -> None:
         title = f"{trace['path']}  ({trace['requests']} requests, {trace['rows']} rows, {exact})"
         console.print(Text(title, style="bold"), soft_wrap=True)
         _say(console, sentence(trace))
-        console.print(_table(trace))
+        _print_table(trace, console)
         for line in (*_judged(trace, document["repeats"]), _hindsight(trace)):
             _say(console, line)
         _print_robustness(trace, console)
@@ -105,17 +106,29 @@ def _say_command(console: Console, command: str) -> None:
         console.print(Text(part + (" \\" if number < len(parts) else "")), soft_wrap=True)
 
 
-def _table(decided: dict[str, Any]) -> Table:
-    """The fastest families, and always the static one and the recommended one."""
-    rows = decided["table"]
+def _print_table(decided: dict[str, Any], console: Console) -> None:
+    """The fastest families, and always the static one and the recommended one; those that do the same stand below."""
     always = (decided["best_static"], decided["recommended"], decided["closest"])
+    rows, alike = [], {}
+    for row in decided["table"]:
+        twin = next((one for one in rows if one["speedup"] == row["speedup"]), None)
+        if twin is None or row["controller"] in always:
+            rows.append(row)
+        else:
+            alike.setdefault(twin["controller"], []).append(row["controller"])
+    shown = [row for rank, row in enumerate(rows) if rank < SHOWN or row["controller"] in always]
+    console.print(_table(decided["recommended"], shown))
+    for row in shown:
+        if row["controller"] in alike:
+            _say(console, f"the same as {row['controller']} here: {', '.join(alike[row['controller']])}")
+
+
+def _table(recommended: str, rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("controller", overflow="fold", min_width=22)
     for name in ("speedup", "95 %", "% over best static", "95 %", "same requests", "fastest in"):
         table.add_column(name, justify="right", no_wrap=True)
-    for rank, row in enumerate(rows):
-        if rank >= SHOWN and row["controller"] not in always:
-            continue
+    for row in rows:
         gain = row["gain_over_best_static"]
         table.add_row(
             row["controller"],
@@ -125,7 +138,7 @@ def _table(decided: dict[str, Any]) -> Table:
             interval(gain, 1),
             f"{row['speedup_same_requests']:.3f}",
             f"{100 * row['share_fastest']:.0f} %",
-            style="bold" if row["controller"] == decided["recommended"] else None,
+            style="bold" if row["controller"] == recommended else None,
         )
     return table
 
@@ -183,7 +196,7 @@ def _print_pooled(document: dict[str, Any], console: Console) -> None:
     pooled = document["pooled"]
     console.print(Text(f"one setting for all {len(document['traces'])} traces, by their summed seconds", style="bold"))
     _say(console, sentence(pooled))
-    console.print(_table(pooled))
+    _print_table(pooled, console)
     for line in _judged(pooled, document["repeats"]):
         _say(console, line)
     for row in pooled["costs"]:
