@@ -93,6 +93,20 @@ def test_every_plot_is_drawn(opened: Opened, page_file: Path) -> None:
     assert opened.page.locator(".failed").count() == 0
 
 
+def test_titles_of_axes_are_clear_of_numbers_and_legend(opened: Opened) -> None:
+    gaps = opened.page.locator(".plot").evaluate_all(
+        """plots => plots.map(plot => {
+            const box = selector => [...plot.querySelectorAll(selector)].map(node => node.getBoundingClientRect());
+            const [title] = box(".g-xtitle text, .g-x2title text");
+            const [legend] = box(".legend .bg");
+            const numbers = Math.max(...box(".xtick text, .x2tick text").map(tick => tick.bottom));
+            return [title.top - numbers, legend ? legend.top - title.bottom : 1];
+        })"""
+    )
+    assert gaps
+    assert all(above > 0 and below > -2 for above, below in gaps), gaps
+
+
 def test_names_are_shown_as_text(opened: Opened) -> None:
     assert opened.page.locator("img").count() == 0
     shown = opened.page.locator("#run-2").evaluate("node => node.parentElement.textContent")

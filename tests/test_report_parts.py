@@ -114,6 +114,7 @@ def test_looks_differ() -> None:
     names = [f"c{number}" for number in range(40)]
     found = looks([*names, "oracle"])
     assert len({(look.color, look.dash) for look in found.values()}) == 41
+    assert len({(look.color, look.symbol) for look in found.values()}) == 41
     assert found["oracle"].color == GREY
 
 

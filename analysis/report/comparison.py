@@ -57,7 +57,9 @@ def comparison(runs: Sequence[Run]) -> Comparison | None:
             rows=rows,
             sortable=True,
         ),
-        panels=[panel(kind, table, "compared-speedup", whole="python -m analysis.tables")] if points else [],
+        panels=[panel(kind, table, "compared-speedup", whole="python -m analysis.tables --format csv")]
+        if points
+        else [],
     )
 
 

@@ -72,7 +72,7 @@ def section(paper: Paper, key: str) -> Section:
     """
     panels: list[Panel] = []
     gaps: list[Gap] = []
-    grids = [_rows(paper)]
+    after: list[Grid] = []
     for name in paper.tables:
         if name in FIGURES:
             for figure in FIGURES[name]:
@@ -80,7 +80,7 @@ def section(paper: Paper, key: str) -> Section:
                 panels += found
                 gaps += left
         elif name not in ("rows", "deviations"):
-            grids.append(_grid(paper, name))
+            after.append(_grid(paper, name))
     if not panels:
         gaps.append(Gap("Plots", f"{paper.experiment} has no figure, only tables"))
     return Section(
@@ -88,8 +88,9 @@ def section(paper: Paper, key: str) -> Section:
         title=f"{paper.name}: experiment {paper.experiment}",
         answer=answer(candidates(paper), "rows"),
         lines=_notes(paper),
-        grids=grids,
+        grids=[_rows(paper)],
         panels=panels,
+        after=after,
         gaps=gaps,
         provenance=provenance.of_folder(paper.name, paper.folder, paper.document.get("provenance") or {}),
     )
@@ -191,15 +192,20 @@ def _rows(paper: Paper) -> Grid:
 
 
 def _grid(paper: Paper, name: str) -> Grid:
-    """A table that no plot shows, such as shares of pulls."""
+    """A table that no plot shows, such as shares of pulls; what all of its rows have in common is in the caption."""
     table = pq.read_table(paper.tables[name])
     rows = table.to_pylist()
-    numeric = [pa.types.is_floating(field.type) or pa.types.is_integer(field.type) for field in table.schema]
+    same = [key for key in table.column_names if len({str(row[key]) for row in rows}) < 2 and len(rows) > 1]
+    shown = [field for field in table.schema if field.name not in (*same, "drafter")]
+    common = joined([f"{key} {told(rows[0][key])}" for key in same if key != "drafter"])
     return Grid(
-        caption=f"{paper.tables[name].name}.",
+        caption=f"{paper.tables[name].name}." + (f" All of {common}." if common else ""),
         label=f"{name} of {paper.name}",
-        columns=[Column(name.replace("_", " "), kind) for name, kind in zip(table.column_names, numeric, strict=True)],
-        rows=[Row([_cell(name, value) for name, value in row.items()]) for row in rows],
+        columns=[
+            Column(field.name.replace("_", " "), pa.types.is_floating(field.type) or pa.types.is_integer(field.type))
+            for field in shown
+        ],
+        rows=[Row([_cell(field.name, row[field.name]) for field in shown]) for row in rows],
         sortable=True,
         headed=False,
     )

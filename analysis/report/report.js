@@ -57,11 +57,24 @@
   const plots = [...document.querySelectorAll(".plot")];
 
   function size(figure, width) {
-    const named = figure.data.filter((trace) => trace.showlegend !== false && trace.name);
-    const longest = Math.max(0, ...named.map((trace) => trace.name.length));
-    const aside = Math.max(1, Math.floor(width / (48 + 6.2 * longest))); // entries that fit into a line
-    const legend = named.length > 1 ? 6 + LEGEND_LINE * Math.ceil(named.length / aside) : 0;
-    return { width, height: figure.height + legend, "margin.b": figure.below + legend };
+    const longest = Math.max(0, ...figure.names.map((name) => name.length));
+    const room = width - figure.margin.l - figure.margin.r;
+    const aside = Math.max(1, Math.floor(room / (48 + 6.2 * longest))); // entries that fit into a line
+    return spaced(figure, figure.names.length > 1 ? LEGEND_LINE * Math.ceil(figure.names.length / aside) : 0, width);
+  }
+
+  function spaced(figure, legend, width) {
+    return { width, height: figure.height + legend, "margin.b": figure.margin.b + legend };
+  }
+
+  // How wide names are is only known once they are drawn; without room for the legend, titles end up on the numbers.
+  function settle(plot) {
+    const box = plot.querySelector(".legend .bg");
+    const legend = box ? Math.ceil(box.getBoundingClientRect().height) : 0;
+    if (legend > plot.layout.margin.b - plot.figure.margin.b) {
+      return Plotly.relayout(plot, spaced(plot.figure, legend, plot.layout.width));
+    }
+    return plot;
   }
 
   function put(target, path, value) {
@@ -77,7 +90,9 @@
   function draw(plot) {
     const figure = JSON.parse(plot.parentElement.querySelector("script").textContent);
     const layout = figure.layout;
-    plot.figure = { data: figure.data, height: layout.height, below: layout.margin.b };
+    const named = figure.data.filter((trace) => trace.showlegend !== false && trace.name);
+    plot.figure = { names: named.map((trace) => trace.name), height: layout.height, margin: { ...layout.margin } };
+    layout.showlegend = named.length > 1;
     layout.dragmode = coarse ? false : "zoom"; // a finger on a plot should still scroll the page
     for (const [path, value] of Object.entries({ ...colours(layout), ...size(plot.figure, plot.clientWidth) })) {
       put(layout, path, value);
@@ -86,7 +101,7 @@
     if (coarse) {
       config.displayModeBar = false;
     }
-    return Plotly.newPlot(plot, figure.data, layout, config).then(() => {
+    return Plotly.newPlot(plot, figure.data, layout, config).then(() => settle(plot)).then(() => {
       // Bits of text without order: the caption and the table say the same to a screen reader.
       plot.querySelectorAll(".main-svg").forEach((svg) => svg.setAttribute("aria-hidden", "true"));
     });
@@ -128,7 +143,7 @@
   function fit() {
     for (const plot of drawn()) {
       const width = printing.matches ? PRINTED_WIDTH : plot.clientWidth;
-      Plotly.relayout(plot, { ...colours(plot.layout), ...size(plot.figure, width) });
+      Plotly.relayout(plot, { ...colours(plot.layout), ...size(plot.figure, width) }).then(settle);
     }
   }
 

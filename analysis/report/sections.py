@@ -38,7 +38,7 @@ def section(run: Run, scan: Scan | None, key: str) -> Section:
             if name not in ARMS_ONLY or _has_arms(scan):
                 gaps.append(Gap(kind.title, str(reason)))
             continue
-        panels.append(panel(kind, table, f"{key}-{name}", whole=f"python -m analysis.figures {run.folder}"))
+        panels.append(panel(kind, table, f"{key}-{name}", whole=f"analysis.derive.TABLES[{name!r}]"))
     after: list[Grid] = []
     try:
         after.append(verdicts(derive.theory(run, scan), run.name))

@@ -47,7 +47,7 @@ def looks(names: Sequence[str]) -> Mapping[str, Look]:
         found[name] = Look(
             PALETTE[number % len(PALETTE)],
             DASHES[number // len(PALETTE) % len(DASHES)],
-            SYMBOLS[number % len(SYMBOLS)],
+            SYMBOLS[(number + number // len(PALETTE)) % len(SYMBOLS)],
         )
     return found
 
