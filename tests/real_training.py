@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from real.continuations import write_texts
 from real.models import load_target
 from real.train import main
+from real.training.keep import Keeper
 from real.training.texts import Text, write_shard
 from specsim.errors import run_cli
 from tests.real_tiny import save_tiny
@@ -74,3 +77,22 @@ def same_texts(first: list[Text], second: list[Text]) -> bool:
         and (one.prompt_len, one.greedy, one.held_out) == (two.prompt_len, two.greedy, two.held_out)
         for one, two in zip(first, second, strict=True)
     )
+
+
+def _ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupted_at(step: int, by: Callable[[], None] = _ctrl_c) -> Iterator[None]:
+    """Trainings within are interrupted when the callback that keeps checkpoints has seen this step."""
+    note = Keeper.on_train_batch_end
+
+    def interrupted(self: Keeper, trainer: Any, *rest: Any) -> None:
+        note(self, trainer, *rest)
+        if trainer.global_step == step:
+            by()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+        yield

@@ -19,7 +19,7 @@ from real.training.tokenizer import train_tokenizer  # noqa: E402
 from real.training.windows import Windows  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
-from tests.real_training import THIRD_PARTY_WARNINGS, curves, train  # noqa: E402
+from tests.real_training import THIRD_PARTY_WARNINGS, curves, interrupted_at, train  # noqa: E402
 from tests.wandb_file import read_all  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
@@ -164,18 +164,9 @@ def test_a_small_target_is_trained_and_loads(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [5, 7])
-def test_an_interrupted_run_goes_on_bit_for_bit(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
-    out, note = tmp_path / "out", Keeper.on_train_batch_end
-
-    def interrupted(self: Keeper, trainer, *rest) -> None:
-        note(self, trainer, *rest)
-        if trainer.global_step == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+def test_an_interrupted_run_goes_on_bit_for_bit(finished: Path, tmp_path: Path, stop: int) -> None:
+    out = tmp_path / "out"
+    with interrupted_at(stop):
         assert tiny(out) == 130
     assert not (out / "result").exists()
     assert tiny(out) == 0

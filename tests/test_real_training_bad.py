@@ -33,7 +33,7 @@ from real.training.skip_module import SkipFriendlyModel  # noqa: E402
 from real.training.text_data import StdlibText  # noqa: E402
 from real.training.texts import shard_path  # noqa: E402
 from specsim.errors import ConfigError  # noqa: E402
-from tests.real_training import THIRD_PARTY_WARNINGS, curves, make_texts, train  # noqa: E402
+from tests.real_training import THIRD_PARTY_WARNINGS, curves, interrupted_at, make_texts, train  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
 CLASSES = (
@@ -363,18 +363,8 @@ def test_damaged_run_folders_are_refused(
     assert fit("--keep.force=true") == 0
 
 
-def test_a_signal_interrupts_and_the_training_goes_on(
-    fit: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = Keeper.on_train_batch_end
-
-    def interrupted(self: Keeper, trainer: Any, *rest: Any) -> None:
-        note(self, trainer, *rest)
-        if trainer.global_step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+def test_a_signal_interrupts_and_the_training_goes_on(fit: Callable[..., int], tmp_path: Path) -> None:
+    with interrupted_at(3, by=lambda: os.kill(os.getpid(), signal.SIGINT)):
         assert fit() == 130
     assert sorted(held(tmp_path / "out")) == ["curves.jsonl", "last.ckpt", "settings.json"]
     assert fit() == 0

@@ -19,14 +19,13 @@ from real.target import Target  # noqa: E402
 from real.training.block_diffusion import block_logits, draw_masks  # noqa: E402
 from real.training.blocks import slots_at  # noqa: E402
 from real.training.drafter_module import drafted_ids  # noqa: E402
-from real.training.keep import Keeper  # noqa: E402
 from real.training.target_states import TargetStates  # noqa: E402
 from real.training.texts import read_texts, write_shard  # noqa: E402
 from specsim.online import OnlineController  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_law import controller_of  # noqa: E402
 from tests.real_tiny import tiny_llama  # noqa: E402
-from tests.real_training import THIRD_PARTY_WARNINGS, curves, make_texts, train  # noqa: E402
+from tests.real_training import THIRD_PARTY_WARNINGS, curves, interrupted_at, make_texts, train  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
 CONFIGS = ROOT / "real" / "configs" / "train"
@@ -147,20 +146,11 @@ def test_the_fastdllm_check_is_a_pass_of_its_drafter(place: tuple[Path, Path], f
 
 
 @pytest.mark.parametrize("kind", sorted(SMALL))
-def test_an_interrupted_training_goes_on_bit_for_bit(
-    kind: str, place: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_training_goes_on_bit_for_bit(kind: str, place: tuple[Path, Path], tmp_path: Path) -> None:
     """With the target's states remembered in one and computed again in the other."""
-    config, note = f"lab_{kind}", Keeper.on_train_batch_end
+    config = f"lab_{kind}"
     assert fit(config, place, tmp_path / "whole") == 0
-
-    def interrupted(self: Keeper, trainer: Any, *rest: Any) -> None:
-        note(self, trainer, *rest)
-        if trainer.global_step == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+    with interrupted_at(5):
         assert fit(config, place, tmp_path / "parts") == 130
     assert fit(config, place, tmp_path / "parts") == 0
     assert curves(tmp_path / "parts") == curves(tmp_path / "whole")

@@ -20,7 +20,6 @@ from real.drafters.subblocks import SubBlocks  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
 from real.models import load_target  # noqa: E402
 from real.target import Target, hidden_states  # noqa: E402
-from real.training.keep import Keeper  # noqa: E402
 from real.training.mixed_data import MixedText  # noqa: E402
 from real.training.skip_arms import first_out  # noqa: E402
 from real.training.skip_checks import cossim_arms, followed, run_lengths  # noqa: E402
@@ -31,7 +30,7 @@ from tests.conftest import ROOT  # noqa: E402
 from tests.real_law import controller_of  # noqa: E402
 from tests.real_selfspec import HALVED, blocks_of  # noqa: E402
 from tests.real_tiny import tiny_llama  # noqa: E402
-from tests.real_training import THIRD_PARTY_WARNINGS, curves, make_texts, train  # noqa: E402
+from tests.real_training import THIRD_PARTY_WARNINGS, curves, interrupted_at, make_texts, train  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
 LAYERS = 8
@@ -221,17 +220,10 @@ def test_training_brings_the_arms_nearer(place: tuple[Path, Path], tmp_path: Pat
 
 @pytest.mark.parametrize("stop", [3, 5])
 def test_an_interrupted_run_goes_on_bit_for_bit(
-    finished: Path, place: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+    finished: Path, place: tuple[Path, Path], tmp_path: Path, stop: int
 ) -> None:
-    out, note = tmp_path / "out", Keeper.on_train_batch_end
-
-    def interrupted(self: Keeper, trainer: Any, *rest: Any) -> None:
-        note(self, trainer, *rest)
-        if trainer.global_step == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+    out = tmp_path / "out"
+    with interrupted_at(stop):
         assert fit(place, out) == 130
     assert fit(place, out) == 0
     assert curves(out) == curves(finished)

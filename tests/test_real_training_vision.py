@@ -22,7 +22,6 @@ from real.drafters.subblocks import SubBlocks  # noqa: E402
 from real.loop import Settings, decode  # noqa: E402
 from real.target import Target, hidden_states  # noqa: E402
 from real.training.digits_data import DigitTables  # noqa: E402
-from real.training.keep import Keeper  # noqa: E402
 from real.training.skip_arms import ArmOptions, first_out  # noqa: E402
 from real.training.vision_module import NO_LABEL, VisionLanguageModel  # noqa: E402
 from real.training.vision_net import MERGE, PATCH  # noqa: E402
@@ -33,7 +32,7 @@ from specsim.online import OnlineController  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.real_lossless import random_lengths  # noqa: E402
 from tests.real_selfspec import controller_for  # noqa: E402
-from tests.real_training import THIRD_PARTY_WARNINGS, curves, train  # noqa: E402
+from tests.real_training import THIRD_PARTY_WARNINGS, curves, interrupted_at, train  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY_WARNINGS]
 CONFIG = ROOT / "real" / "configs" / "train" / "digits_vlm.yaml"
@@ -202,18 +201,9 @@ def test_a_result_decodes_losslessly(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 5])
-def test_an_interrupted_run_goes_on_bit_for_bit(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
-    out, note = tmp_path / "out", Keeper.on_train_batch_end
-
-    def interrupted(self: Keeper, trainer, *rest) -> None:
-        note(self, trainer, *rest)
-        if trainer.global_step == stop:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "on_train_batch_end", interrupted)
+def test_an_interrupted_run_goes_on_bit_for_bit(finished: Path, tmp_path: Path, stop: int) -> None:
+    out = tmp_path / "out"
+    with interrupted_at(stop):
         assert fit(out) == 130
     assert not (out / "result").exists()
     assert fit(out) == 0
