@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib", reason="analysis/ needs the extra 'analysis'")
 
-from analysis import claims, paper
+from analysis import claims
+from analysis.figures.__main__ import main as draw
 from analysis.results import read_results
 from specsim.errors import ConfigError, run_cli
 from tests.test_analysis_paper import DEPTHS, LENGTHS, ROWS, document, row
@@ -204,27 +205,30 @@ DRAWN = [{**dict.fromkeys(("target", "dataset", "method"), "t"), "temperature": 
 def test_broken_data_of_a_figure_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Any, message: str
 ) -> None:
-    file = tmp_path / "calibration.parquet"
+    file = saved(tmp_path / "figure4_lab", document("figure4", ROWS)) / "calibration.parquet"
     if isinstance(table, bytes):
         file.write_bytes(table)
     else:
         pq.write_table(pa.Table.from_pylist(DRAWN)[:0] if table == "empty" else pa.Table.from_pylist(table), file)
-    assert status(paper.main, str(tmp_path)) == 2
+    assert status(draw, str(file.parent), f"--out={tmp_path / 'out'}") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {file}: {message}")
     assert said.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["calibration.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["figure4_lab"]
 
 
 def test_lengths_need_their_deviations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = dict.fromkeys(("target", "dataset", "method", "drafter"), "t")
-    pq.write_table(pa.Table.from_pylist([place | one for one in LENGTHS]), tmp_path / "lengths.parquet")
-    assert status(paper.main, str(tmp_path)) == 2
+    folder = saved(tmp_path / "figure2_lab", document("figure2", ROWS))
+    pq.write_table(pa.Table.from_pylist([place | one for one in LENGTHS]), folder / "lengths.parquet")
+    words = [str(folder), f"--out={tmp_path / 'out'}", "--format=png"]
+    assert status(draw, *words) == 2
     assert "deviations.parquet: cannot be read" in capsys.readouterr().err
     other = [place | {"request": 0, "series": "static", "mad": 1.0}]
-    pq.write_table(pa.Table.from_pylist(other), tmp_path / "deviations.parquet")
-    assert status(paper.main, str(tmp_path)) == 2
+    pq.write_table(pa.Table.from_pylist(other), folder / "deviations.parquet")
+    assert status(draw, *words) == 2
     assert "none of LibraSpec's" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.png"))
-    assert status(paper.main, str(tmp_path / "none")) == 2
-    assert "no data of a figure there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert status(draw, *words, "--figure=gains") == 2
+    assert "nothing to draw" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -15,7 +15,8 @@ pytest.importorskip("matplotlib", reason="analysis/ needs the extra 'analysis'")
 
 from matplotlib.figure import Figure
 
-from analysis import claims, judges, paper
+from analysis import claims, figures, judges
+from analysis.paper_data import labelled, shown_prompt
 from analysis.results import read_results
 from specsim.errors import ConfigError
 from tests.conftest import ROOT
@@ -32,7 +33,7 @@ def test_bars_show_both_speedups_and_the_difference() -> None:
             {"dataset": "B", "method": "M", "without": 2.0, "libraspec": 1.5, "gain": -0.5},
         ]
     )
-    ax = paper.speedup_gains(data, axes())
+    ax = figures.speedup_gains(data, axes())
     assert [bar.get_height() for bar in ax.patches] == [1.5, 2.0, 1.75, 1.5]
     assert [text.get_text() for text in ax.texts] == ["+0.25", "-0.50"]
 
@@ -53,7 +54,7 @@ LENGTHS = [
 
 def test_lengths_are_steps_along_the_output() -> None:
     data = pa.Table.from_pylist([row for row in LENGTHS if row["request"] == 0])
-    ax = paper.lengths_along(data, axes())
+    ax = figures.lengths_along(data, axes())
     drawn = {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.lines}
     assert drawn == {"static": ([0, 4], [8, 8]), "LibraSpec": ([0, 3], [4, 6]), "oracle": ([0, 3], [2, 6])}
 
@@ -63,13 +64,13 @@ def test_the_shown_prompt_is_the_median_one() -> None:
         {"request": request, "series": "LibraSpec", "mad": mad} for request, mad in ((0, 1.0), (1, 0.0), (2, 5.0))
     ]
     deviations += [{"request": None, "series": "LibraSpec", "mad": 2.0}, {"request": 1, "series": "static", "mad": 1.0}]
-    shown = paper.shown_prompt(pa.Table.from_pylist(LENGTHS), pa.Table.from_pylist(deviations))
+    shown = shown_prompt(pa.Table.from_pylist(LENGTHS), pa.Table.from_pylist(deviations))
     assert set(shown["request"].to_pylist()) == {0}
 
 
 def test_parts_of_a_round_are_stacked() -> None:
     rows = [{"method": "M", "controller": "static:length=16", "draft_ms": 1.0, "verify_ms": 2.0, "rest_ms": 0.5}]
-    ax = paper.latency_breakdown(pa.Table.from_pylist(rows), axes())
+    ax = figures.latency_breakdown(labelled(pa.Table.from_pylist(rows)), axes())
     assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(0.0, 1.0), (1.0, 2.0), (3.0, 0.5)]
 
 
@@ -81,12 +82,12 @@ DEPTHS = [
 
 
 def test_calibration_is_weighted_by_how_often_it_was_seen() -> None:
-    ax = paper.error_by_depth(pa.Table.from_pylist(DEPTHS), axes())
+    ax = figures.error_by_depth(pa.Table.from_pylist(DEPTHS), axes())
     lines = {line.get_label(): np.asarray(line.get_ydata(), float).tolist() for line in ax.lines}
     assert lines["mean q"] == pytest.approx([(0.4 + 2.7) / 4, 1.0])
     assert lines["accepted"] == pytest.approx([0.75, 0.5])
     assert lines["calibration error"] == [0.1, 0.5]
-    (_, points) = paper.reliability(pa.Table.from_pylist(DEPTHS), axes()).lines
+    (_, points) = figures.reliability(pa.Table.from_pylist(DEPTHS), axes()).lines
     assert np.asarray(points.get_xdata(), float).tolist() == pytest.approx([0.4, (2.7 + 1.0) / 4])
     assert np.asarray(points.get_ydata(), float).tolist() == pytest.approx([0.0, 3.5 / 4])
 
@@ -99,7 +100,7 @@ def test_maxima_are_drawn_in_order_and_missing_lengths_left_out() -> None:
     schema = pa.schema(
         [("max_len", pa.int64()), *((name, pa.float64()) for name in ("libraspec", "static", "best_static"))]
     )
-    ax = paper.speedup_by_max(pa.Table.from_pylist(rows, schema=schema), axes())
+    ax = figures.speedup_by_max(pa.Table.from_pylist(rows, schema=schema), axes())
     assert {line.get_label(): line.get_ydata().tolist() for line in ax.lines} == {
         "LibraSpec": [1.3, 1.4],
         "best static": [1.2, 1.2],
@@ -110,7 +111,7 @@ def test_a_folder_is_drawn_place_by_place(tmp_path: Path) -> None:
     place = {"target": "t", "temperature": 0, "method": "M"}
     rows = [row | place | {"dataset": dataset} for dataset in ("A", "B") for row in DEPTHS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "calibration.parquet")
-    made = paper.draw(tmp_path)
+    made = figures.draw_folder(tmp_path)
     assert [path.name for path in made] == ["depths-0.png", "depths-1.png", "reliability-0.png", "reliability-1.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 

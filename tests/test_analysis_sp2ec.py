@@ -15,8 +15,8 @@ pytest.importorskip("matplotlib", reason="analysis/ needs the extra 'analysis'")
 
 from matplotlib.figure import Figure
 
-from analysis import arm_figures, claims, paper
 from analysis import arm_judges as judges
+from analysis import claims, figures
 from analysis.results import ARM_ROWS, read_results
 from analysis.sp2ec_claims import SP2EC_CLAIMS
 from specsim.errors import ConfigError
@@ -42,12 +42,10 @@ def test_points_are_drawn_by_method_and_rules_are_named() -> None:
         {"method": "A", "label": "SP2ec", "tau": 2.5, "eta": 1.4},
         {"method": "B", "label": "UCBSpec", "tau": 4.0, "eta": 1.1},
     ]
-    ax = arm_figures.speed_by_acceptance(pa.Table.from_pylist(data), axes())
-    assert [np.asarray(one.get_offsets()).tolist() for one in ax.collections] == [
-        [[3.0, 1.5], [2.5, 1.4]],
-        [[4.0, 1.1]],
-    ]
-    assert [text.get_text() for text in ax.texts] == ["SP2ec", "UCBSpec"]
+    ax = figures.speed_by_acceptance(pa.Table.from_pylist(data), axes())
+    drawn = [(np.asarray(one.get_offsets()).tolist(), one.get_sizes()[0]) for one in ax.collections]
+    assert [one for one in drawn if one[0]] == [([[3.0, 1.5]], 7), ([[2.5, 1.4]], 26), ([[4.0, 1.1]], 26)]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["A", "B", "SP2ec", "UCBSpec"]
 
 
 def test_lines_are_in_the_order_of_arms_prompts_and_lengths() -> None:
@@ -55,15 +53,16 @@ def test_lines_are_in_the_order_of_arms_prompts_and_lengths() -> None:
         {"label": "SP2ec", "arm": 1, "rank": 1, "share": 0.8},
         {"label": "SP2ec", "arm": 0, "rank": None, "share": 0.2},
     ]
-    ax = arm_figures.pull_shares(pa.Table.from_pylist(pulls), axes())
+    ax = figures.pull_shares(pa.Table.from_pylist(pulls), axes())
     line, best = ax.lines
     assert (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) == ([0, 1], [0.2, 0.8])
     assert best.get_xdata() == [1, 1]
-    regret = [{"label": "SP2ec", "prompt": prompt, "cumulative_s": s} for prompt, s in ((1, 0.5), (0, 0.2))]
-    line, _ = arm_figures.regret_along(pa.Table.from_pylist(regret), axes()).lines
+    place = {"label": "SP2ec", "against": "dataset"}
+    regret = [{**place, "prompt": prompt, "cumulative_s": s} for prompt, s in ((1, 0.5), (0, 0.2))]
+    line, _ = figures.regret_along(pa.Table.from_pylist(regret), axes()).lines
     assert (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) == ([1, 2], [0.2, 0.5])
     found = [{"method": "M", "label": "SP2ec", "prompt_len": n, "eta": eta} for n, eta in ((200.0, 1.2), (100.0, 1.1))]
-    line, _ = arm_figures.speed_by_context(pa.Table.from_pylist(found), axes()).lines
+    line, _ = figures.speed_by_context(pa.Table.from_pylist(found), axes()).lines
     assert (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) == ([100, 200], [1.1, 1.2])
 
 
@@ -71,9 +70,9 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
     place = {"target": "t", "dataset": "A", "temperature": 0, "method": "M", "drafter": "d", "label": "SP2ec"}
     pq.write_table(pa.Table.from_pylist([{**place, "arm": 0, "rank": None}]), tmp_path / "pulls.parquet")
     with pytest.raises(ConfigError, match=r"pulls\.parquet: column share is missing"):
-        paper.draw(tmp_path)
+        figures.draw_folder(tmp_path)
     pq.write_table(pa.Table.from_pylist([{**place, "arm": 0, "rank": None, "share": 1.0}]), tmp_path / "pulls.parquet")
-    (path,) = paper.draw(tmp_path)
+    (path,) = figures.draw_folder(tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

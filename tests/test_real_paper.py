@@ -195,10 +195,11 @@ def test_drawing_needs_no_torch(tiny: Path, finished: Path, tmp_path: Path) -> N
     assert run(config(tiny, experiment="figure4", temperatures=[0]), out, f"--cells={finished / 'cells'}") == 0
     for path in out.glob("*.png"):
         path.unlink()
-    code = "import sys; from analysis.paper import draw; draw(__import__('pathlib').Path(sys.argv[1])); "
+    code = "import sys, pathlib; from analysis.figures import draw_folder; draw_folder(pathlib.Path(sys.argv[1])); "
     code += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'real')))"
     assert subprocess.run([sys.executable, "-c", code, str(out)], cwd=ROOT, check=False).returncode == 0
-    assert {path.name.partition("-")[0] for path in out.glob("*.png")} == {"max", "depths", "reliability"}
+    drawn = {path.name.rpartition("-")[0] for path in out.glob("*.png")}
+    assert drawn == {"max-lengths", "depths", "reliability", "speedups", "predictions"}
 
 
 def test_sampled_drafts_are_measured_at_temperature_one_and_not_predicted(tiny: Path, tmp_path: Path) -> None:

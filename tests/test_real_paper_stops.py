@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="real/ needs the extra 'real'")
 
-from analysis import paper
+from analysis.figures import write
 from real import recordings
 from real.interleave import Comparison
 from real.paper import cells, outputs
@@ -52,7 +52,7 @@ def remains(folder: Path) -> list[Path]:
         (Comparison, "run", 2),
         (cells, "evaluate", 1),
         (outputs, "markdown", 1),
-        (paper, "draw", 1),
+        (write, "draw_folder", 1),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

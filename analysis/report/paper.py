@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.loaded import Paper
-from analysis.paper import PLACES, read_data, shown_prompt
+from analysis.paper_data import PLACES, read_data, shown_prompt
 from analysis.report import captions, paper_plots, provenance
 from analysis.report.panels import BREAKDOWN, LENGTHS, PULLS, REGRET, RELIABILITY, Kind, panel
 from analysis.report.parts import Cell, Column, Gap, Grid, Panel, Row, Section
@@ -146,7 +146,7 @@ def _panels(paper: Paper, name: str, figure: Figure, key: str) -> tuple[list[Pan
         )
     left = len(groups) - len(found)
     gaps = (
-        [Gap(figure.kind.title, f"{left} more of {paper.tables[name]}; python -m analysis.paper draws all")]
+        [Gap(figure.kind.title, f"{left} more of {paper.tables[name]}; python -m analysis.figures draws all")]
         if left
         else []
     )

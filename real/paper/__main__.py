@@ -78,11 +78,11 @@ def _make(folder: Path, option: str) -> None:
 def _draw(out: Path, console: Console) -> list[str]:
     """Figures from the data files, where matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        console.print(f"no figures: matplotlib is not installed; later: python -m analysis.paper {out}")
+        console.print(f"no figures: matplotlib is not installed; later: python -m analysis.figures {out} --out {out}")
         return []
-    from analysis.paper import draw
+    from analysis.figures.write import draw_folder
 
-    return [str(path) for path in draw(out)]
+    return [str(path) for path in draw_folder(out)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The data of the paper's figures as tables, from rows and cells; `analysis.paper` draws them from the files.
+"""The data of the paper's figures as tables, from rows and cells; `analysis.figures` draws them from the files.
 
 Owns the columns. Lengths of Figures 2 and 5 are taken along the decode: LibraSpec's at its own rounds with the best
 length of the same position beside it, the static one at its own rounds. The best length of a position maximises tokens
