@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 
 from analysis import derive
 from analysis.figures import acceptance, arms, latency, lengths, speed, theory
-from analysis.paper_data import PLACES, Tables, compared, labelled, median_prompt, predicted
 from analysis.figures.style import COLUMN, WIDE, names
+from analysis.paper_data import PLACES, Tables, compared, labelled, median_prompt, predicted
 
 ROOM, LETTER = 18, 0.055  # letters of a label beside the axes for which there is room, and inches of one more
 Draw = Callable[[pa.Table, Axes], Axes]
