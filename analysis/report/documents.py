@@ -24,10 +24,7 @@ Document = Mapping[str, Any]
 def theory(file: Path, document: Document, key: str) -> Section:
     """Verdicts of `specsim.theory check --json`, a table per trace."""
     traces = _list(document, "traces", file)
-    try:
-        grids = [verdicts(derive.verdicts([trace]), told(trace["path"])) for trace in traces]
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: {error} is missing; make the file again with specsim.theory check --json") from None
+    grids = [verdicts(derive.verdicts([trace]), told(trace["path"])) for trace in traces]
     return Section(key=key, title=f"Theory: {file.name}", grids=grids)
 
 
@@ -125,4 +122,22 @@ def _list(document: Mapping[str, Any], key: str, file: Path) -> list[Any]:
     return found
 
 
-SECTIONS: dict[str, Callable[[Path, Document, str], Section]] = {"theory": theory, "regret": regret, "fits": fit}
+_SECTIONS: dict[str, Callable[[Path, Document, str], Section]] = {"theory": theory, "regret": regret, "fits": fit}
+
+
+def section(kind: str, file: Path, document: Document, key: str) -> Section:
+    """The section of a result file.
+
+    Args:
+        kind: theory, regret or fits.
+        file: for messages.
+        document: what it holds.
+        key: its id on the page.
+
+    Raises:
+        ConfigError: it lacks something.
+    """
+    try:
+        return _SECTIONS[kind](file, document, key)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: lacks what is shown of it ({error!r:.80}); make the file again") from None

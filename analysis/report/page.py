@@ -45,7 +45,7 @@ def page(
     answers = [one for one in found if one.answer is not None]
     for number, (kind, file, document) in enumerate(_files(loaded), 1):
         on_step(file.name)
-        found.append(documents.SECTIONS[kind](file, document, f"file-{number}"))
+        found.append(documents.section(kind, file, document, f"file-{number}"))
     return render(
         title=TITLE,
         version=specsim.__version__,

@@ -193,7 +193,10 @@ def _rows(paper: Paper) -> Grid:
 
 def _grid(paper: Paper, name: str) -> Grid:
     """A table that no plot shows, such as shares of pulls; what all of its rows have in common is in the caption."""
-    table = pq.read_table(paper.tables[name])
+    try:
+        table = pq.read_table(paper.tables[name])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{paper.tables[name]}: cannot be read ({error!s:.80}); make it again") from None
     rows = table.to_pylist()
     same = [key for key in table.column_names if len({str(row[key]) for row in rows}) < 2 and len(rows) > 1]
     shown = [field for field in table.schema if field.name not in (*same, "drafter")]
