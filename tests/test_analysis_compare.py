@@ -260,6 +260,19 @@ def test_replays_of_one_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "caution: one is modelled, the other measured" in lines[-1]
 
 
+def test_the_page_shows_what_the_command_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ROOT / "traces" / "humaneval-prompt-lookup.parquet"
+    assert status(replay, trace, "--out", tmp_path / "prompt-lookup") == 0
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0]
+    said = [
+        line
+        for name in ("g4", "libraspec")
+        for line in told(capsys, tmp_path / "prompt-lookup", "--controller", name, "--against", "plain")
+    ]
+    assert " ".join(shown.split()) == " ".join(" ".join(said).split())
+
+
 def test_validations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = (validation_folder(tmp_path / name, DECODES) for name in "ab")
     found = as_json(capsys, one, other, "--controller", RULE)
