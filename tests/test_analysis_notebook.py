@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
 from analysis.bandit_figures import arm_throughput, mean_pulls, regret_curves
-from analysis.notebook import Printed, command
+from analysis.derive import Missing
+from analysis.figures import FIGURES
+from analysis.notebook import Printed, command, figure
+from analysis.runs import read_runs
 from specsim.errors import ConfigError
 from specsim.regret.compare import compare
 from specsim.regret.family import make_family
@@ -37,6 +42,20 @@ def test_no_escape_sequences_where_a_kernel_asks_for_colours(monkeypatch: pytest
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(ConfigError, match=r"python -m specsim\.replay 'no such'\.parquet: exit status 2\n.*no such"):
         command("specsim.replay 'no such'.parquet")
+
+
+def test_a_figure_of_a_run_is_that_of_the_command(tmp_path: Path) -> None:
+    plt.switch_backend("agg")
+    command(f"specsim.replay {ROOT}/traces/humaneval-prompt-lookup.parquet -c static:length=2 --out {tmp_path}/run")
+    run = read_runs([tmp_path / "run"]).runs[0]
+    ax = figure("throughput", run)
+    assert ax.get_ylabel() == "tokens per second"
+    assert ax.figure.get_size_inches().tolist() == list(FIGURES["throughput"].size(pa.table({})))
+    with pytest.raises(Missing, match="arm"):
+        figure("pulls", run)
+    with pytest.raises(ConfigError, match=r"'nonsense' of a run; allowed: .*throughput"):
+        figure("nonsense", run)
+    plt.close("all")
 
 
 @pytest.fixture(scope="module")
