@@ -152,7 +152,7 @@ def test_a_figure_can_be_read(name: str) -> None:
 def test_equal_tables_give_equal_files_whatever_the_caller_has_set(name: str, tmp_path: Path) -> None:
     kind, data = FIGURES[name], table(name)
     first = draw(kind, data, tmp_path / "a", ("pdf", "svg"), "a title")
-    with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "axes.prop_cycle": mpl.cycler(color=["red"])}):
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "yellow", "xtick.major.size": 9}):
         mine = dict(mpl.rcParams)
         second = draw(kind, data, tmp_path / "b", ("pdf", "svg"), "a title")
         assert dict(mpl.rcParams) == mine

@@ -63,7 +63,7 @@ def throughput(data: pa.Table, ax: Axes) -> Axes:
     marks = [row for row in data.to_pylist() if row["kind"] not in ("static", "arm")]
     fixed = [row for row in marks if row["controller"].startswith(("static:", "arm:"))]
     if fixed:
-        at = [row["length"] if arms is False else float(row["controller"].rpartition("=")[2]) for row in fixed]
+        at = [float(row["controller"].rpartition("=")[2]) for row in fixed]
         speeds = [row["tokens_per_s"] for row in fixed]
         ax.plot(at, speeds, ".", color=BLACK, linestyle="none", label=f"{'arms' if arms else 'static'}, measured")
         marks = [row for row in marks if row not in fixed]
@@ -90,7 +90,7 @@ def throughput(data: pa.Table, ax: Axes) -> Axes:
         )
     ax.margins(y=0.08)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("arm" if arms else "draft tokens submitted per round")
+    ax.set_xlabel("arm" if arms else "static length, or mean submitted length")
     ax.set_ylabel("tokens per second")
     legend(ax)
     return ax
