@@ -219,4 +219,7 @@ def test_on_paper(browser: Any, page_file: Path) -> None:
             assert not found.page.locator(hidden).first.is_visible()
         assert all(plot.is_visible() for plot in found.page.locator(".plot svg.main-svg").all()[:3])
         assert found.page.locator("details[open]").count() == 0
+        found.page.set_viewport_size({"width": 700, "height": 990})  # between the margins of a sheet
+        found.page.wait_for_timeout(1500)
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 700
         assert len(found.page.pdf()) > 20_000

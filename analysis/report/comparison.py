@@ -65,7 +65,7 @@ def comparison(runs: Sequence[Run]) -> Comparison | None:
 
 def by_run(table: pa.Table) -> go.Figure:
     """Speedup of every controller, a place for each run; columns run, controller, speedup, low, high."""
-    fig = figure("speedup over plain decoding", "", height=150 + 50 * len(set(table["run"].to_pylist())))
+    fig = figure("speedup", "", height=150 + 50 * len(set(table["run"].to_pylist())))
     name_axis(fig)
     named = looks(table["controller"].to_pylist())
     ones(fig, axis="x")

@@ -7,7 +7,7 @@
   const coarse = matchMedia("(pointer: coarse)").matches;
   const button = document.getElementById("theme");
   const said = document.getElementById("said");
-  const PRINTED_WIDTH = 660; // pixels between the margins of A4 and of letter paper
+  const PRINTED_WIDTH = 620; // pixels between the margins of A4 and of letter paper
   const LEGEND_LINE = 18; // pixels
 
   // Colours ---------------------------------------------------------------------------------------------------------
@@ -58,8 +58,7 @@
 
   function size(figure, width) {
     const longest = Math.max(0, ...figure.names.map((name) => name.length));
-    const room = width - figure.margin.l - figure.margin.r;
-    const aside = Math.max(1, Math.floor(room / (48 + 6.2 * longest))); // entries that fit into a line
+    const aside = Math.max(1, Math.floor(width / (48 + 6.2 * longest))); // entries that fit into a line
     return spaced(figure, figure.names.length > 1 ? LEGEND_LINE * Math.ceil(figure.names.length / aside) : 0, width);
   }
 

@@ -88,6 +88,7 @@ def figure(x: str, y: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
                 "yref": "container",
                 "y": 0,
                 "yanchor": "bottom",
+                "xref": "container",
                 "x": 0,
                 "xanchor": "left",
                 "font": {"size": 11},
