@@ -144,6 +144,8 @@ def test_the_answer(document: Node, folder: Path) -> None:
         low, high = best["speedup_ci95"]
         assert f"{best['speedup']:.3f}x the speed of plain decoding (95 % interval {low:.3f} to {high:.3f})" in said
         assert ("pays:" in said) == (low > 1)
+        static = best["plain_time_s"] / (best["time_s"] - best["regret_best_fixed_s"])
+        assert (f"In hindsight the best static setting gives {static:.3f}x." in said) == (static > best["speedup"])
         assert ("Do not speculate" in said) == (best["speedup"] <= 1)
         pays += low > 1
     lead = next(document.one("header").all("p", class_="most")).text

@@ -175,6 +175,16 @@ def test_answers() -> None:
     )
 
 
+@pytest.mark.parametrize("interval", [(1.01, 1.4), (0.9, 1.4), (0.7, 0.9), None])
+def test_answers_tell_of_a_static_setting_only_where_it_is_faster(interval: tuple[float, float] | None) -> None:
+    speedup = 0.8 if interval == (0.7, 0.9) else 1.2
+    found = [Candidate("a", speedup, interval)]
+    said = answer(found, fixed_best=speedup + 0.01).text
+    assert said.endswith(f" In hindsight the best static setting gives {speedup + 0.01:.3f}x.")
+    for other in (None, speedup, speedup - 0.01):
+        assert "In hindsight" not in answer(found, fixed_best=other).text
+
+
 def coordinates(figure: go.Figure, name: str) -> list[tuple[object, object]]:
     (trace,) = [trace for trace in figure.data if trace.name == name and trace.showlegend is not False]
     return list(zip(trace.x, trace.y, strict=True))

@@ -126,9 +126,8 @@ def regret_along(table: pa.Table) -> str:
         end = rows.to_pylist()[-1]
         told.append((end["cumulative_s"], f"{name} {fixed(end['cumulative_s'])} s"))
     ranked = [text for _, text in sorted(told)]
-    return (
-        f"Lost{against} after the last prompt: {joined(ranked[:MOST])}{_more(len(ranked))}. Bands are 95 % intervals."
-    )
+    bands = "" if table["low"].null_count == table.num_rows else " Bands are 95 % intervals."
+    return f"Lost{against} after the last prompt: {joined(ranked[:MOST])}{_more(len(ranked))}.{bands}"
 
 
 def pulls(table: pa.Table) -> str:

@@ -44,26 +44,34 @@ def candidates(run: Run) -> list[Candidate]:
     ]
 
 
-def answer(found: Sequence[Candidate], what: str = "controllers") -> Answer:
-    """Which controller pays, by how much; or that none does. `what` they are, for people."""
+def answer(found: Sequence[Candidate], what: str = "controllers", *, fixed_best: float | None = None) -> Answer:
+    """Which controller pays, by how much; or that none does.
+
+    Args:
+        found: what may be named.
+        what: they are, for people.
+        fixed_best: speedup of the best static length or arm in hindsight, told where it is above all of them.
+    """
     if not found:
         return Answer("open", "Nothing to compare.", "No controller besides plain decoding has a speedup here.")
     best = max(found, key=lambda one: one.speedup)
     many = f"best of {len(found)} {what}" if len(found) > 1 else "only controller"
+    beyond = fixed_best is not None and fixed_best > best.speedup
+    hindsight = f" In hindsight the best static setting gives {fixed_best:.3f}x." if beyond else ""
     gives = f"{best.speedup:.3f}x the speed of plain decoding"
     if best.ci95 is None:
         gives += ", without an interval (there is one request only)"
     else:
         gives += f" (95 % interval {span(best.ci95, 3)})"
         if best.ci95[0] > 1:
-            return Answer("pays", f"{best.name} pays:", f"{gives}, the {many}.")
+            return Answer("pays", f"{best.name} pays:", f"{gives}, the {many}.{hindsight}")
     if best.speedup > 1:
         return Answer(
             "open",
             "Not shown to pay.",
-            f"The {many}, {best.name}, gives {gives}: too few requests to tell that from no gain.",
+            f"The {many}, {best.name}, gives {gives}: too few requests to tell that from no gain.{hindsight}",
         )
-    return Answer("loses", "Do not speculate here.", f"The {many}, {best.name}, gives {gives}.")
+    return Answer("loses", "Do not speculate here.", f"The {many}, {best.name}, gives {gives}.{hindsight}")
 
 
 def grid(run: Run) -> Grid:

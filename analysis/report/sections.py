@@ -14,6 +14,7 @@ from analysis.report.results import answer, candidates
 from analysis.report.results import grid as results_grid
 from analysis.report.wording import joined, told
 from analysis.rounds import Scan
+from analysis.tables import best_static
 
 THEORY = "Theory"
 
@@ -47,8 +48,8 @@ def section(run: Run, scan: Scan | None, key: str) -> Section:
     return Section(
         key=key,
         title=run.name,
-        answer=answer(candidates(run)),
-        lines=[_of_what(run), *_runner_up(run, scan), *(f"Note: {note}." for note in run.notes)],
+        answer=answer(candidates(run), fixed_best=None if (best := best_static(run)) is None else best[1]),
+        lines=[_of_what(run), *_runner_up(run, scan), *_chosen(run), *(f"Note: {note}." for note in run.notes)],
         grids=[results_grid(run)] if run.methods else [],
         panels=panels,
         after=after,
@@ -68,6 +69,16 @@ def _runner_up(run: Run, scan: Scan | None) -> list[str]:
     sides = sides_of(run, scan)
     said = compare(sides[ranked[0].controller], sides[ranked[1].controller])
     return [f"Of the two best, request by request: {said.statement()}."]
+
+
+def _chosen(run: Run) -> list[str]:
+    """What the answer owes to luck, and who does without it."""
+    if run.trace is None or len(candidates(run)) < 2:
+        return []
+    return [
+        "The best was chosen by the requests it is judged by, which flatters it; python -m analysis.recommend chooses "
+        "by some of the trace's requests and judges by the others."
+    ]
 
 
 def _has_arms(scan: Scan | None) -> bool:
