@@ -29,6 +29,7 @@ from specsim.schema import TraceMeta
 
 ARMS, NOISE = "arms", "round_noise"
 QUANTILES = 101
+MOST_NOISE = 1e9  # times its median: no round
 LEAST = 3  # rounds of one arm and length, below which their median says little of their spread
 
 
@@ -80,7 +81,9 @@ def residuals(samples: Sequence[Sample]) -> list[float]:
     groups: dict[tuple[int, int, int], list[float]] = {}
     for one in samples:
         groups.setdefault((one.arm, one.s, one.ctx_len // 64), []).append(one.draft_s + one.verify_s + one.overhead_s)
-    found = [np.array(seconds) / np.median(seconds) for seconds in groups.values() if len(seconds) >= LEAST]
+    # A clock that stood still says nothing of what a round takes.
+    sound = ([one for one in seconds if one > 0] for seconds in groups.values())
+    found = [np.array(seconds) / np.median(seconds) for seconds in sound if len(seconds) >= LEAST]
     if not found:
         return []
     quantiles = np.quantile(np.concatenate(found), (np.arange(QUANTILES) + 0.5) / QUANTILES)
@@ -91,21 +94,16 @@ def noise_of(model: LatencyModel) -> np.ndarray | None:
     """float64[n] residuals of a latency model, ascending, with mean 1; None where it says nothing of them.
 
     Raises:
-        ConfigError: an entry that is no list of positive numbers.
+        ConfigError: an entry that is no list of positive numbers up to `MOST_NOISE`.
     """
-    given = model.provenance.get(NOISE)
-    if not given:
-        return None
-    try:
-        found = np.sort(np.array(given, np.float64))
-    except (TypeError, ValueError):
-        found = np.full(1, np.nan)
-    if found.ndim != 1 or not (np.isfinite(found).all() and (found > 0).all()):
+    given = model.provenance.get(NOISE, [])
+    if not (isinstance(given, list) and all(type(one) in (int, float) and 0 < one <= MOST_NOISE for one in given)):
         raise ConfigError(
-            f"the latency model: provenance.{NOISE} is {given!r:.60}; allowed: a list of positive numbers, what rounds "
-            "took over their median. Calibrate again (python -m real.calibrate)"
+            f"the latency model: provenance.{NOISE} is {given!r:.60}; allowed: a list of positive numbers up to "
+            f"{MOST_NOISE:g}, what rounds took over their median. Calibrate again (python -m real.calibrate)"
         )
-    return found / found.mean()
+    found = np.sort(np.array(given, np.float64))
+    return found / found.mean() if len(found) else None
 
 
 def _context_s(s: np.ndarray, time_s: np.ndarray, ctx_len: np.ndarray) -> float:

@@ -69,6 +69,11 @@ def test_how_many_arms_there_are(text: str, size: int) -> None:
         (f"knapspec,{TIMES},arms=4,rebuild=10,warmup=rounds", "more than the 10"),
         (f"knapspec,{TIMES},fraction=2", "fraction is '2'"),
         ("clasp,ratio=0.1", r"ratio 0\.1 leaves out 0 of 8 layers"),
+        ("swift,arms=1000000000", r"arms is '1000000000'; allowed: a whole number, 1\.\.16"),
+        ("clasp,arms=1000000000,zero=1", r"arms is '1000000000'; allowed: a whole number, 2\.\.17"),
+        ("knapspec,arms=1000000000", r"arms is '1000000000'; allowed: a whole number, 2\.\.16"),
+        ("knapspec,latency=1,1e300,1", "attention inf, MLP 1; allowed: positive times"),
+        ("knapspec,latency=1_0,1,1", "latency is '1_0,1,1'"),
         ("clasp,arms=9", "choose such that each leaves out another number"),
         ("clasp,rebuild=0", "rebuild is '0'"),
     ],
@@ -77,6 +82,11 @@ def test_what_is_refused_in_one_line(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as refused:
         make(text)
     assert "\n" not in str(refused.value)
+
+
+def test_a_number_of_arms_that_nobody_asked_for_is_not_refused() -> None:
+    for layers in (2, 3, 4, 8):
+        assert make(f"knapspec,{TIMES}", tiny(layers)).family.size == min(10, 2 * layers)
 
 
 def test_options_without_a_builder_are_refused() -> None:

@@ -70,10 +70,22 @@ def test_two_rounds_of_a_kind_say_nothing_of_their_spread() -> None:
     assert noise_of(with_noise([])) is noise_of(COSTS) is None
 
 
-@pytest.mark.parametrize("value", [[1.0, 0.0], [1.0, -2.0], ["x"], 5.0, [[1.0]], [1.0, float("nan")], {"a": 1}])
+# What NumPy would take for numbers, or cannot hold, or what is false without being an empty list.
+ODD = (["1.0", "2"], [True, True], [1e308, 1e308], [10**400], [float("inf")], [[]], [None], "", {}, 0, False, None)
+
+
+@pytest.mark.parametrize("value", [[1.0, 0.0], [1.0, -2.0], ["x"], 5.0, [[1.0]], [1.0, float("nan")], {"a": 1}, *ODD])
 def test_noise_that_is_none_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match=r"round_noise .*allowed: a list of positive numbers.*Calibrate again"):
         noise_of(with_noise(value))
+
+
+@pytest.mark.parametrize("seconds", [[0.0] * 5, [0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.5], [2.0] * 3])
+def test_what_was_measured_is_never_refused_later(seconds: list[float]) -> None:
+    """Rounds in which the clock stood still, too."""
+    found = residuals([sample(0, one) for one in seconds])
+    drawn = noise_of(with_noise(found))
+    assert (drawn is None) == (sum(one > 0 for one in seconds) < 3)
 
 
 def test_a_runs_own_costs_have_its_noise() -> None:

@@ -48,6 +48,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 }
 ROUNDS: Final = "rounds"
 WINDOW: Final = 16  # of KnapSpec's, where it looks at the prompt; five published rounds yield about as many
+USUAL: Final = 4  # arms besides the zero-skip one
 RATIOS: Final = {SWIFT: (0.15, 0.6), CLASP: (0.125, 0.5)}  # least and most that families leave out
 ALONE: Final = {SWIFT: 0.45, CLASP: 0.25}  # as published: SWIFT's default, 8 layers of 32
 TextFrom = Callable[[torch.Tensor], int]
@@ -108,7 +109,7 @@ def _swift(options: Mapping[str, str], blocks: SubBlocks) -> SwiftArms:
         "every": _count(options, "every", released.every),
     }
     seed = _count(options, "seed", 0, low=0)
-    told = [SwiftSettings(ratio=ratio, per_prompt=True, **common) for ratio in _ratios(options, SWIFT, 4, zero)]
+    told = [SwiftSettings(ratio=ratio, per_prompt=True, **common) for ratio in _ratios(options, SWIFT, blocks, zero)]
 
     def searches() -> list[Swift]:
         # The same ones for every prompt, so that a prompt's arms do not depend on those before it.
@@ -133,7 +134,8 @@ def _knapspec(options: Mapping[str, str], blocks: SubBlocks, text_from: TextFrom
         raise ConfigError(f"self: window belongs to warmup={PROMPT}; with {ROUNDS} those of five rounds are looked at")
     if blocks.n_layers < 2:
         raise ConfigError(f"self: build={KNAPSPEC}: the target has {blocks.n_layers} layers; allowed: at least 2")
-    size = whole("self", "arms", options.get("arms", str(ARMS)), low=1 + zero, high=2 * blocks.n_layers)
+    most = 2 * blocks.n_layers
+    size = whole("self", "arms", options.get("arms", str(min(ARMS, most))), low=1 + zero, high=most)
     share = fraction("self", "fraction", options["fraction"]) if "fraction" in options else None
     window = None if warmup == ROUNDS else _count(options, "window", WINDOW)
     rebuild, published = _rebuild(options, size + Schedule().last * (warmup == ROUNDS)), None
@@ -167,13 +169,14 @@ def _times(options: Mapping[str, str], blocks: SubBlocks) -> Timed:
     if "context" in options:
         raise ConfigError("self: latency takes the place of measuring at each context; give one of them")
     known = read_latency("self: latency is", options["latency"])
-    known.at(1)
+    for past in (1, MOST_COUNT):  # here, not in the midst of a run
+        known.at(past)
     return Timed(known, 1, 0.0)
 
 
 def _clasp(options: Mapping[str, str], blocks: SubBlocks, text_from: TextFrom) -> StateArms:
     zero = switch("self", "zero", options.get("zero", "0"))
-    counts = clasp_counts(blocks.n_layers, _ratios(options, CLASP, 4, zero))
+    counts = clasp_counts(blocks.n_layers, _ratios(options, CLASP, blocks, zero))
     spent = Spent(blocks.target.device)
 
     def find(opened: Opened, past: int) -> Sequence[Arm]:
@@ -193,13 +196,15 @@ def _clasp(options: Mapping[str, str], blocks: SubBlocks, text_from: TextFrom) -
     )
 
 
-def _ratios(options: Mapping[str, str], builder: str, usual: int, zero: bool) -> list[float]:
+def _ratios(options: Mapping[str, str], builder: str, blocks: SubBlocks, zero: bool) -> list[float]:
     """Shares left out by the arms but the zero-skip one, ascending."""
     if "ratio" in options:
         if "arms" in options:
             raise ConfigError("self: arms and ratio both say how many arms there are; give one of them")
         return sorted(fraction("self", "ratio", part) for part in options["ratio"].split(","))
-    count = whole("self", "arms", options["arms"], low=1 + zero, high=MOST_COUNT) - zero if "arms" in options else usual
+    # More than there are sub-blocks cannot all leave out another number, so they are refused before they are listed.
+    most = max(2 * blocks.n_layers, USUAL) + zero
+    count = whole("self", "arms", options.get("arms", str(USUAL + zero)), low=1 + zero, high=most) - zero
     return np.linspace(*RATIOS[builder], count).tolist() if count > 1 else [ALONE[builder]]
 
 

@@ -166,6 +166,8 @@ def read_latency(what: str, text: str) -> Latency:
         ConfigError: not three numbers, 0 or more.
     """
     try:
+        if "_" in text or not text.isascii():
+            raise ValueError
         mlp, slope, attention = (float(part) for part in text.split(","))
     except ValueError:
         mlp = slope = attention = math.nan
