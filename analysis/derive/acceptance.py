@@ -91,6 +91,34 @@ def reliability(run: Run, scan: Scan | None) -> pa.Table:
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=RELIABILITY)
 
 
+def by_depth(table: pa.Table) -> pa.Table:
+    """The draft positions of a table of `reliability`: depth, mean_q, accepted (means over bins by their n), ece."""
+    table = table.filter(pc.field("depth").is_valid())
+    depths = sorted(set(table["depth"].to_pylist()))
+    found = [table.filter(pc.field("depth") == depth) for depth in depths]
+    means = {name: [_mean(part, name) for part in found] for name in ("mean_q", "accepted")}
+    return pa.table({"depth": depths, **means, "ece": [part["ece"][0].as_py() for part in found]})
+
+
+def all_depths(table: pa.Table) -> pa.Table:
+    """The bins of all draft positions together, as `reliability` has them; made from the others where they are missing
+    (`calibration.parquet` of `real.paper` holds single positions only)."""
+    pooled = table.filter(pc.field("depth").is_null())
+    if pooled.num_rows:
+        return pooled
+    bins = sorted(set(table["bin"].to_pylist()))
+    found = [table.filter(pc.field("bin") == one) for one in bins]
+    n = [sum(part["n"].to_pylist()) for part in found]
+    means = {name: [_mean(part, name) for part in found] for name in ("mean_q", "accepted")}
+    gaps = [count * abs(q - a) for count, q, a in zip(n, means["mean_q"], means["accepted"], strict=True)]
+    ece = [sum(gaps) / sum(n)] * len(n)
+    return pa.table({"depth": pa.nulls(len(n), pa.int64()), "bin": bins, "n": n, **means, "ece": ece})
+
+
+def _mean(rows: pa.Table, name: str) -> float:
+    return float(np.average(column(rows, name), weights=column(rows, "n")))
+
+
 class _Units:
     """Drafts seen and passed at every depth, by request, or by neighbouring requests where there are very many."""
 

@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from analysis.derive.acceptance import all_depths, by_depth
 from analysis.figures.style import BLACK, BLUE, GRAY, ORANGE, VERMILION, colour, dash, legend, names
-from analysis.figures.tables import numbers, values, weighted
+from analysis.figures.tables import numbers, values
 
 FEW = 30  # drafts below which a hazard says little
 
@@ -73,13 +74,11 @@ def error_by_depth(data: pa.Table, ax: Axes) -> Axes:
         data: columns depth (rows of all depths, null, are left out), bin, n, mean_q, accepted, ece.
         ax: where.
     """
-    data = data.filter(pc.field("depth").is_valid())
-    depths = sorted(values(data, "depth"))
-    found = [data.filter(pc.field("depth") == depth) for depth in depths]
+    data = by_depth(data)
+    depths = numbers(data, "depth")
     for column, own in (("mean_q", ORANGE), ("accepted", BLUE)):
-        ax.plot(depths, [weighted(part, column) for part in found], "o-", label=column.replace("_", " "), color=own)
-    errors = [part["ece"][0].as_py() for part in found]
-    ax.plot(depths, errors, "s--", label="calibration error", color=VERMILION)
+        ax.plot(depths, numbers(data, column), "o-", label=column.replace("_", " "), color=own)
+    ax.plot(depths, numbers(data, "ece"), "s--", label="calibration error", color=VERMILION)
     ax.set_xlabel("draft position")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(0, 1.02)
@@ -97,16 +96,12 @@ def reliability(data: pa.Table, ax: Axes) -> Axes:
         data: as for `error_by_depth`; its rows of all depths are made from the others where there are none.
         ax: where.
     """
-    pooled = data.filter(pc.field("depth").is_null())
-    data = pooled if pooled.num_rows else data
-    parts = [data.filter(pc.field("bin") == one) for one in sorted(values(data, "bin"))]
-    q, accepted = (np.array([weighted(part, column) for part in parts]) for column in ("mean_q", "accepted"))
-    n = np.array([numbers(part, "n").sum() for part in parts])
+    data = all_depths(data).sort_by("bin")
+    q, accepted, n = (numbers(data, column) for column in ("mean_q", "accepted", "n"))
     ax.plot([0, 1], [0, 1], color=BLACK, linewidth=0.6, linestyle=":")
     ax.plot(q, accepted, "-", color=BLUE)
     ax.scatter(q, accepted, s=4 + 60 * n / n.max(), color=BLUE, zorder=3)
-    error = float((np.abs(q - accepted) * n).sum() / n.sum())
-    said = f"expected calibration error {error:.3f}\n{int(n.sum())} draft tokens"
+    said = f"expected calibration error {data['ece'][0].as_py():.3f}\n{int(n.sum())} draft tokens"
     # The corner that the points are farthest from.
     low = np.mean(accepted) > np.mean(q)
     x, y = (0.97, 0.04) if low else (0.03, 0.96)

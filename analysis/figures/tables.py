@@ -17,8 +17,3 @@ def values(data: pa.Table, column: str) -> list[Any]:
 def numbers(data: pa.Table, column: str) -> npt.NDArray[np.float64]:
     """float64 values of a column, NaN where null."""
     return data[column].cast(pa.float64()).to_numpy()
-
-
-def weighted(data: pa.Table, column: str) -> float:
-    """Mean of a column over rows that count `n` each."""
-    return float(np.average(numbers(data, column), weights=numbers(data, "n")))

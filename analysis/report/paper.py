@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from analysis.derive.acceptance import all_depths, by_depth
 from analysis.loaded import Paper
 from analysis.paper_data import PLACES, read_data, shown_prompt
 from analysis.report import captions, paper_plots, provenance
@@ -52,8 +53,8 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
     "breakdown": (Figure(kind=BREAKDOWN, split=("target", "dataset", "temperature")),),
     "max_lengths": (Figure(kind=_kind("Speedup by maximum length", "max_lengths"), split=_CELL),),
     "calibration": (
-        Figure(kind=_kind("Confidence by draft position", "depths"), split=PLACES, prepare=paper_plots.by_depth),
-        Figure(kind=RELIABILITY, split=PLACES, prepare=paper_plots.all_depths),
+        Figure(kind=_kind("Confidence by draft position", "depths"), split=PLACES, prepare=by_depth),
+        Figure(kind=RELIABILITY, split=PLACES, prepare=all_depths),
     ),
     "acceptance": (
         Figure(kind=_kind("Tokens per round against speedup", "mat"), split=("target", "dataset", "temperature")),

@@ -3,10 +3,8 @@ have, too, are drawn by `plots`, some after a function here gave their columns i
 
 from __future__ import annotations
 
-import numpy as np
 import plotly.graph_objects as go
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from analysis.report.plots import parts
 from analysis.report.style import GREY, PALETTE, figure, looks, ones, short
@@ -39,7 +37,7 @@ def max_lengths(table: pa.Table) -> go.Figure:
 
 
 def depths(table: pa.Table) -> go.Figure:
-    """Mean confidence, accepted share and calibration error by draft position; a table of `by_depth`."""
+    """Mean confidence, accepted share and calibration error by draft position (`by_depth` of `analysis.derive`)."""
     fig = figure("draft position", "share")
     for number, (column, name) in enumerate(
         (("mean_q", "mean confidence"), ("accepted", "accepted"), ("ece", "calibration error"))
@@ -51,31 +49,6 @@ def depths(table: pa.Table) -> go.Figure:
         )  # fmt: skip
     fig.update_yaxes(range=[0, 1.04])
     return fig
-
-
-def by_depth(table: pa.Table) -> pa.Table:
-    """Columns depth, mean_q, accepted, ece: means over the bins of each draft position, by their numbers of tokens."""
-    numbers = sorted(set(table["depth"].to_pylist()))
-    found = [table.filter(pc.field("depth") == depth) for depth in numbers]
-    means = {
-        column: [float(np.average(part[column].to_numpy(), weights=part["n"].to_numpy())) for part in found]
-        for column in ("mean_q", "accepted")
-    }
-    return pa.table({"depth": numbers, **means, "ece": [part["ece"][0].as_py() for part in found]})
-
-
-def all_depths(table: pa.Table) -> pa.Table:
-    """Columns depth (null), bin, n, mean_q, accepted, ece: the bins of all draft positions together."""
-    bins = sorted(set(table["bin"].to_pylist()))
-    found = [table.filter(pc.field("bin") == one) for one in bins]
-    n = [sum(part["n"].to_pylist()) for part in found]
-    means = {
-        column: [float(np.average(part[column].to_numpy(), weights=part["n"].to_numpy())) for part in found]
-        for column in ("mean_q", "accepted")
-    }
-    gaps = [count * abs(q - a) for count, q, a in zip(n, means["mean_q"], means["accepted"], strict=True)]
-    ece = sum(gaps) / sum(n)
-    return pa.table({"depth": pa.nulls(len(n), pa.int64()), "bin": bins, "n": n, **means, "ece": [ece] * len(n)})
 
 
 def contexts(table: pa.Table) -> go.Figure:
