@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -105,6 +107,21 @@ def quarantine_requests(path: str | Path, out_dir: str | Path) -> QuarantineRepo
             request=first,
         )
     return _set_aside(report, Path(out_dir))
+
+
+@contextmanager
+def taken_back_on_failure() -> Iterator[list[Path]]:
+    """A list for side files: those in it are removed again, with folders left empty, when the block fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in written}:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import runpy
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from specsim.engine import ACCEPTANCES, TraceResult, as_chain, controllers_for, 
 from specsim.errors import ConfigError, SpecsimError, run_cli
 from specsim.latency import LatencyModel, load_latency
 from specsim.outdir import OutDir
-from specsim.quarantine import quarantine_requests
+from specsim.quarantine import quarantine_requests, taken_back_on_failure
 from specsim.report import document, print_tables, to_json
 from specsim.schema import DEFAULT_MAX_NODES, MAX_DRAFT_LEN, PASS_COLUMNS, TraceMeta
 from specsim.trace import TraceChunk, TraceReader, expand_paths, open_trace
@@ -108,7 +108,7 @@ def main(as_json: bool, out: str | None, force: bool, **options: Any) -> None:
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder)
-        side_files = stack.enter_context(_taken_back_on_failure())
+        side_files = stack.enter_context(taken_back_on_failure())
         progress = stack.enter_context(_progress())
         done = [_replay_one(job, config, folder, progress, side_files) for job in jobs]
         result = document(config.seed, config.acceptance, done)
@@ -131,21 +131,6 @@ class _Job:
     latency: LatencyModel
     spellings: Sequence[str]
     controllers: list[Controller]
-
-
-@contextmanager
-def _taken_back_on_failure() -> Iterator[list[Path]]:
-    """A list of files that are removed again, with a folder left empty, when the replay fails."""
-    written: list[Path] = []
-    try:
-        yield written
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        for folder in {path.parent for path in written}:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 def load_plugin(path: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from specsim.controllers import parse_spec
 from specsim.errors import ConfigError, run_cli
 from specsim.latency import LatencyModel, load_latency
 from specsim.paths import expand_paths
-from specsim.quarantine import quarantine_requests
+from specsim.quarantine import quarantine_requests, taken_back_on_failure
 from specsim.trace import open_trace
 
 
@@ -59,7 +59,7 @@ def main(
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with ExitStack() as stack:
-        side_files = stack.enter_context(_taken_back_on_failure())
+        side_files = stack.enter_context(taken_back_on_failure())
         if quarantine is not None:
             sources = [_set_aside(source, quarantine, side_files) for source in sources]
         progress = stack.enter_context(
@@ -101,21 +101,6 @@ def _source(path: Path, given: LatencyModel | None, seed: int, max_requests: int
         skip=frozenset(),
         seed=seed,
     )
-
-
-@contextmanager
-def _taken_back_on_failure() -> Iterator[list[Path]]:
-    """A list of files that are removed again, with folders left empty, when something fails."""
-    written: list[Path] = []
-    try:
-        yield written
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        for folder in {path.parent for path in written}:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 def _set_aside(source: Source, quarantine: str, side_files: list[Path]) -> Source:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specsim.metrics import RESAMPLES
+from specsim.metrics import resamples_for
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -47,11 +47,11 @@ class Dealt:
     def resampled(self, seed: int) -> Iterator[Floats]:
         """float64[n, S, folds] in blocks: how often each of S resamples drew a request, at the fold it lies in.
 
-        As many resamples as `specsim.metrics.bootstrap_ratios` takes; each uses the folds of one repeat. What was not
-        drawn keeps a trace of weight, so that something chooses where all that was drawn lies in one fold.
+        As many resamples as `specsim.metrics.resamples_for` says; each uses the folds of one repeat. What was not drawn
+        keeps a trace of weight, so that something chooses where all that was drawn lies in one fold.
         """
         n = self.labels.shape[1]
-        resamples = min(RESAMPLES, max(100, 20_000_000 // n))
+        resamples = resamples_for(n)
         step = max(1, _BLOCK // (n * self.folds))
         rng = np.random.default_rng(seed)
         for start in range(0, resamples, step):
