@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,6 +19,7 @@ from rich.table import Table
 
 from analysis import keys
 from analysis.cells import Sweep, sweeps_of
+from analysis.figures.style import FORMATS, save, styled
 from analysis.logged import fit_name
 from analysis.runs import read_runs
 from analysis.tracking import (
@@ -34,7 +34,6 @@ from analysis.tracking import (
 )
 from analysis.wandb import explained, report_place, tracking_options
 from specsim.errors import ConfigError, run_cli
-from specsim.paths import replace_file
 
 BEST, SAME = "*", "="  # marks of the best cell, and of those that cannot be told from it
 RUN_FILES = ("results.json", "run.json")
@@ -122,6 +121,7 @@ def heat_map(sweep: Sweep, ax: Axes) -> Axes:
     image = ax.imshow(values, aspect="auto", origin="lower", cmap="cividis")
     ax.set_xticks(range(len(sweep.maxima)), [str(most) for most in sweep.maxima])
     ax.set_yticks(range(len(sweep.alphas)), [f"{alpha:g}" for alpha in sweep.alphas])
+    ax.grid(visible=False)
     ax.set_xlabel("maximum length")
     ax.set_ylabel("alpha")
     ax.set_title(sweep.name, fontsize="small", wrap=True)
@@ -134,16 +134,15 @@ def save_figure(sweep: Sweep, path: Path) -> None:
     """Draw the heat map into a file; its ending says the format.
 
     Raises:
-        ConfigError: the file cannot be written, or an ending that matplotlib does not know.
+        ConfigError: the file cannot be written, or it has another ending than those of `FORMATS`.
     """
-    figure = Figure(figsize=(2 + len(sweep.maxima), 2 + 0.5 * len(sweep.alphas)), layout="constrained")
-    heat_map(sweep, figure.add_subplot())
-    known = figure.canvas.get_supported_filetypes()
     kind = path.suffix.removeprefix(".")
-    if kind not in known:
-        raise ConfigError(f"{path}: ending {path.suffix!r}; allowed: {', '.join(sorted(known))}")
-    with matplotlib.rc_context({"svg.hashsalt": "specsim"}), replace_file(path) as temporary:
-        figure.savefig(temporary, format=kind)
+    if kind not in FORMATS:
+        raise ConfigError(f"{path}: ending {path.suffix!r}; allowed: {', '.join(f'.{one}' for one in FORMATS)}")
+    with styled():
+        figure = Figure(figsize=(2 + len(sweep.maxima), 2 + 0.5 * len(sweep.alphas)), layout="constrained")
+        heat_map(sweep, figure.add_subplot())
+        save(figure, path, kind)
 
 
 def rows_of(sweep: Sweep) -> list[list[Any]]:
