@@ -151,3 +151,30 @@ def test_a_noisy_round_takes_one_of_the_residuals(trace: Path, noise: list[float
         assert np.ptp(factor[free]) < 1e-5 if free.any() else True  # one residual for a round
     twin = noisy(meta, chunk, COSTS, drawn, seed=seed, replica=0)
     assert np.array_equal(new_s, twin.arm_draft_s)  # type: ignore[arg-type]
+
+
+def test_a_prediction_is_a_ratio_of_sums_over_all_replays(trace: Path) -> None:
+    (once,) = foretell(trace, COSTS, ["arm:index=1"], seed=3)
+    (found,) = foretell(trace, with_noise([0.3, 1.0, 1.7]), ["arm:index=1"], seed=3)
+    plain_s = once.speedup * once.time_s.sum()  # which no noise touches
+    assert found.sd > 1e-3  # so a mean of the replays' speedups would be another number
+    assert found.speedup == pytest.approx(plain_s / found.time_s.sum(), rel=1e-9)
+
+
+def test_requests_may_have_any_numbers(trace: Path, tmp_path: Path) -> None:
+    meta, chunk = read_trace(trace)
+    renamed = tmp_path / "t.parquet"
+    write_trace(renamed, meta, replace(chunk, request=3 + 2 * chunk.request))
+    (one,), (other,) = (foretell(path, COSTS, ["arm:index=1"], seed=3) for path in (trace, renamed))
+    assert one.time_s.shape == (6,)
+    np.testing.assert_array_equal(one.time_s, other.time_s)
+
+
+def test_no_residual_makes_a_draft_free(trace: Path) -> None:
+    meta, chunk = read_trace(trace)
+    own_s = np.array([arm["draft_s"] for arm in meta.arms or ()]) * (meta.draft_len or 0)
+    found = noisy(meta, chunk, COSTS, np.array([0.01, 1.99]), seed=3, replica=0).arm_draft_s
+    assert found is not None
+    floor = np.isclose(found, own_s / 100, rtol=1e-6)
+    assert floor.any()
+    assert (found[~floor] > own_s.min() / 100).all()
