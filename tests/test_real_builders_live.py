@@ -14,7 +14,7 @@ import real.loop  # noqa: E402
 from real import clock as clocks  # noqa: E402
 from real.builders.arm import Arm, cost_order  # noqa: E402
 from real.builders.knapspec import Latency, Schedule, budget_of, candidates, family, weights_of  # noqa: E402
-from real.builders.swift import initial_arm  # noqa: E402
+from real.builders.swift import initial_arm, matchness  # noqa: E402
 from real.cache import KVCache, forward  # noqa: E402
 from real.clock import HostClock  # noqa: E402
 from real.drafters import subblock_times  # noqa: E402
@@ -183,6 +183,28 @@ def test_one_search_begins_as_released_and_may_end() -> None:
     assert run(make("swift,arms=1,window=30"), "arm:index=0").built.trials == 0  # never enough text
     ended = run(make("swift,ratio=0.5,0.8,window=4,trials=0"), "sp2ec")
     assert ended.built.trials == 2  # one for each search
+
+
+@pytest.mark.parametrize("judged", ["last", "first"])
+def test_trials_are_judged_on_the_last_tokens_or_the_first(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[int], list[int]]] = []
+    swift = swift_of(drafter := make(f"{SWIFT},length=4,judged={judged}"))
+
+    def watched(predicted: list[int], text: list[int]) -> float:
+        seen.append((text, swift._text[swift._prompt_len :]))
+        return matchness(predicted, text)
+
+    monkeypatch.setattr("real.drafters.swift.matchness", watched)
+    output = run(drafter).output
+    assert len(seen) > 4
+    for text, so_far in seen:  # windows are of four tokens, each predicted from the one before it
+        assert so_far == output[: len(so_far)]
+        assert text == (so_far[-4:] if judged == "last" else output[1:5])
+
+
+def test_searches_begin_anew_after_so_many_rounds_again_and_again() -> None:
+    found = run(make(f"{SWIFT},length=1,rebuild=5"))
+    assert found.built.families == 1 + len(found.rounds) // 5 > 2
 
 
 @torch.inference_mode()
