@@ -146,7 +146,8 @@ def test_the_answer(document: Node, folder: Path) -> None:
         assert ("pays:" in said) == (low > 1)
         static = best["plain_time_s"] / (best["time_s"] - best["regret_best_fixed_s"])
         assert (f"In hindsight the best static setting gives {static:.3f}x." in said) == (static > best["speedup"])
-        assert ("Do not speculate" in said) == (best["speedup"] <= 1)
+        others = [row for row in mine if row["controller"] not in ("plain", "oracle")]
+        assert ("Do not speculate" in said) == all(row["speedup_ci95"][1] < 1.005 for row in others)
         pays += low > 1
     lead = next(document.one("header").all("p", class_="most")).text
     assert (f"pays in {pays} of 2" in lead) == (pays > 0)

@@ -54,8 +54,8 @@ def test_rows_of_an_experiment(tmp_path: Path) -> None:
     assert "All of target lab, dataset lab, temperature 0." in table.one("caption").text
     assert [cells[3]["data-value"] for cells in rows] == ["10.5", "1.25", "1.0625"]
     said = next(document.one("header").all("p", class_="most")).text
-    assert "static:length=9 with DDTree, gives 10.500x" in said
-    assert "Not shown to pay" in said  # it is the fastest, but has no interval
+    assert "static:length=3 with DFlash pays: 1.250x" in said  # the fastest has no interval
+    assert "static:length=9 with DDTree looks faster (10.500x) but is not shown to pay" in said
     assert "table2 has no figure" in document.one("ul", class_="gaps").text
 
 

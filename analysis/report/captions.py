@@ -61,12 +61,14 @@ def survival(table: pa.Table) -> str:
 
 def reliability(table: pa.Table) -> str:
     """How far the confidences are from what is accepted."""
-    told = [f"{short(rows['ece'][0].as_py(), 3)} ({depth_name(depth)})" for depth, rows in parts(table, "depth")]
+    found = dict(parts(table, "depth"))
+    told = [f"{short(rows['ece'][0].as_py(), 3)} ({depth_name(depth)})" for depth, rows in found.items()]
     text = (
         f"Expected calibration error: {joined(told[:MOST])}{_more(len(told))}. Below the diagonal confidences promise "
         "too much. Larger marks hold more tokens."
     )
-    return text if len(told) == 1 else f"{text} Of single positions {joined(map(str, DRAWN_DEPTHS))} are drawn."
+    drawn = joined(str(depth) for depth in DRAWN_DEPTHS if depth in found)
+    return text if len(told) == 1 or not drawn else f"{text} Of single positions {drawn} are drawn."
 
 
 def latency_points(table: pa.Table) -> str:
@@ -95,8 +97,9 @@ def breakdown(table: pa.Table) -> str:
 
 
 def acceptance(table: pa.Table) -> str:
-    """Whether the one that accepts most is the fastest."""
-    rows = [row for row in table.to_pylist() if row["speedup"] is not None]
+    """Whether the one that accepts most is the fastest, among those that can be deployed."""
+    known = [row for row in table.to_pylist() if row["speedup"] is not None]
+    rows = [row for row in known if not row.get("privileged")] or known
     fastest, longest = max(rows, key=lambda row: row["speedup"]), max(rows, key=lambda row: row["tau"])
     if fastest["controller"] == longest["controller"]:
         return f"{fastest['controller']} has both the largest tau ({fixed(longest['tau'])}) and the largest speedup."
