@@ -130,6 +130,10 @@ def sweeps_of(runs: Iterable[Run]) -> list[Sweep]:
 
 def _check(cell: Cell, other: Cell) -> None:
     if (cell.alpha, cell.max) == (other.alpha, other.max):
+        if cell.run is other.run:
+            raise ConfigError(
+                f"{cell.run.folder}: {cell.place} is twice in {cell.run.name}; make the run with every controller once"
+            )
         raise ConfigError(f"{cell.run.folder}: {cell.place} is in {other.run.folder}, too; name one of the two folders")
     same = same_requests(cell.run, cell.rows, other.run, other.rows)
     if not same.paired:
@@ -155,15 +159,22 @@ def _parameters(run: Run, controller: str) -> tuple[float, int, Mapping[str, str
     """alpha, maximum and all else of a spelling; None for other controllers."""
     if controller.partition(":")[0] != NAME:
         return None
-    given = dict(parse_spec(controller.partition("#")[0])[1])
-    alpha = float(given.pop(ALPHA, REGISTRY[NAME].params[ALPHA].default))
     longest = (run.document.get("config") or {}).get("max_draft_len", DEFAULT_MAX)
-    return alpha, int(given.pop(MAX, min(DEFAULT_MAX, longest))), given
+    try:
+        given = dict(parse_spec(controller.partition("#")[0])[1])
+        alpha = float(given.pop(ALPHA, REGISTRY[NAME].params[ALPHA].default))
+        return alpha, int(given.pop(MAX, min(DEFAULT_MAX, longest))), given
+    except (ConfigError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{run.folder}: {controller:.100}: {ALPHA} and {MAX} cannot be told ({error}); make the folder again"
+        ) from None
 
 
 def _cell(run: Run, method: Method, alpha: float, most: int, rows: Mapping[str, Requests]) -> Cell:
+    if method.speedup is None or method.controller not in rows:
+        lacks = "speedup in the results" if method.speedup is None else "rounds in the log"
+        raise ConfigError(f"{run.folder}: {method.controller} has no {lacks} of {run.name}; make the folder again")
     mine = rows[method.controller]
-    assert method.speedup is not None  # plain decoding is there
     return Cell(
         alpha=alpha,
         max=most,

@@ -191,6 +191,9 @@ def sides_of(run: Run, scanned: Scan | None = None) -> dict[str, Side]:
     if run.rounds is None or not run.methods:
         raise ConfigError(f"{run.folder}: {run.name} has no rounds to compare ({'; '.join(run.notes)})")
     found = per_request(_scanned(run.rounds) if scanned is None else scanned, run.run_ids)
+    lacking = [method.controller for method in run.methods if method.controller not in found]
+    if lacking:
+        raise ConfigError(f"{run.rounds}: no round of {lacking[0]}, which the results of {run.name} have")
     if run.kind != "replay":
         found, _ = with_early_builds(run.folder, found, {method.controller: method.time_s for method in run.methods})
     return {m.controller: Side(run=run, method=m, requests=found[m.controller]) for m in run.methods}

@@ -15,7 +15,7 @@ from analysis.folder_files import RESULTS, RUN, as_config, json_object, pair_of,
 from analysis.loaded import Method, Run
 from analysis.perrequest import Requests, per_request, with_early_builds
 from analysis.rounds import scan
-from analysis.rules import AMOUNT, INTERVAL, MAYBE, OBJECT, POSITIVE, TEXT, WORD, Rule, check, rows_of
+from analysis.rules import AMOUNT, INTERVAL, MAYBE, MAYBE_POSITIVE, OBJECT, POSITIVE, TEXT, WORD, Rule, check, rows_of
 from specsim.errors import ConfigError
 from specsim.metrics import bootstrap_ratios
 
@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, Rule] = {  # of a live run; null where a command has none
 }
 RESULT: Mapping[str, Rule] = {
     **{"controller": TEXT, "tokens": POSITIVE, "rounds": POSITIVE, "tau": POSITIVE, "decode_s": POSITIVE},
-    **{"speedup": MAYBE, "submitted_len": AMOUNT, "acceptance_rate": MAYBE},
+    **{"speedup": MAYBE_POSITIVE, "submitted_len": AMOUNT, "acceptance_rate": MAYBE},
 }
 VALIDATED: Mapping[str, Rule] = {"controller": TEXT, "measured": OBJECT, "predicted": MAYBE}
 MEASURED: Mapping[str, Rule] = {

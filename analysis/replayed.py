@@ -11,9 +11,22 @@ from typing import Any
 
 from analysis.folder_files import RESULTS, json_object, pair_of, round_log
 from analysis.loaded import Method, Run
-from analysis.rules import AMOUNT, COUNT, FLAG, INTERVAL, MAYBE, OBJECT, POSITIVE, TEXT, WORD, Rule, rows_of
+from analysis.rules import (
+    AMOUNT,
+    COUNT,
+    FLAG,
+    INTERVAL,
+    MAYBE,
+    MAYBE_POSITIVE,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    WORD,
+    Rule,
+    rows_of,
+)
 from specsim.controllers import DEFAULT_SETS
-from specsim.errors import TraceError
+from specsim.errors import ConfigError, TraceError
 from specsim.outdir import run_ids_of
 from specsim.report import spelled
 from specsim.trace import open_trace
@@ -26,7 +39,7 @@ PAIR = Rule(
 ENTRY: Mapping[str, Rule] = {"path": TEXT, "rows": COUNT, "latency": OBJECT, "target": WORD, "drafter": WORD}
 REPLAYED: Mapping[str, Rule] = {
     **{"trace": TEXT, "controller": TEXT, "params": OBJECT, "tokens": POSITIVE, "rounds": POSITIVE, "tau": POSITIVE},
-    **{"time_s": POSITIVE, "plain_time_s": POSITIVE, "speedup": MAYBE, "speedup_ci95": PAIR},
+    **{"time_s": POSITIVE, "plain_time_s": POSITIVE, "speedup": MAYBE_POSITIVE, "speedup_ci95": PAIR},
     **{"mean_submitted": AMOUNT, "acceptance_rate": MAYBE, "privileged": FLAG},
     "regret_best_fixed_s": MAYBE,
 }
@@ -41,6 +54,12 @@ def replay_runs(folder: Path, name: str, document: Mapping[str, Any]) -> list[Ru
     file = folder / RESULTS
     entries = rows_of(document, "traces", ENTRY, file, REPLAY_AGAIN)
     rows = rows_of(document, "results", REPLAYED, file, REPLAY_AGAIN)
+    for number, row in enumerate(rows):
+        if (row["regret_best_fixed_s"] or 0.0) >= row["time_s"]:  # the best fixed one would have taken no time
+            raise ConfigError(
+                f"{file}: results[{number}].regret_best_fixed_s is {row['regret_best_fixed_s']!r:.60}; allowed: less "
+                f"than time_s, {row['time_s']!r:.60}; {REPLAY_AGAIN}"
+            )
     config = json_object(folder / CONFIG, REPLAY_AGAIN)
     rounds = None
     if document.get("acceptance") != "expected":

@@ -23,7 +23,10 @@ class Rule(NamedTuple):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # JSON's whole numbers may be longer than any float
+        return False
 
 
 TEXT = Rule(lambda value: isinstance(value, str) and value.isprintable(), "text in printable characters")
@@ -37,6 +40,7 @@ INTERVAL = Rule(
     "two numbers, or null",
 )
 MAYBE = Rule(lambda value: value is None or _is_number(value), "a number or null")
+MAYBE_POSITIVE = Rule(lambda value: value is None or POSITIVE.sound(value), "a number above 0, or null")
 WORD = Rule(lambda value: value is None or TEXT.sound(value), "text in printable characters, or null")
 OBJECT = Rule(lambda value: isinstance(value, dict), "a JSON object")
 FLAG = Rule(lambda value: isinstance(value, bool), "true or false")

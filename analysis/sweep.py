@@ -124,7 +124,7 @@ def heat_map(sweep: Sweep, ax: Axes) -> Axes:
     ax.grid(visible=False)
     ax.set_xlabel("maximum length")
     ax.set_ylabel("alpha")
-    ax.set_title(sweep.name, fontsize="small", wrap=True)
+    ax.set_title(sweep.name.replace("$", r"\$"), fontsize="small", wrap=True)  # a name is no formula
     assert ax.figure is not None
     ax.figure.colorbar(image, ax=ax, label="speedup over plain decoding")
     return ax

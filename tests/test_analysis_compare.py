@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from analysis import paired
 from analysis.compare import Comparison, compare, main, sides_of
 from analysis.paired import interval_of, ratio_of, requests_needed
 from analysis.runs import read_runs
+from specsim.errors import ConfigError
 from specsim.replay import main as replay
 from tests.analysis_logs import LENGTH, PLAIN, RULE, real_folder, status, validation_folder
 from tests.conftest import ROOT
@@ -323,3 +325,10 @@ def test_a_comparison_is_its_numbers(tmp_path: Path) -> None:
     found = compare(sides[RULE], sides[LENGTH])
     assert isinstance(found, Comparison)
     assert json.loads(json.dumps(found.to_json()))["statement"] == found.statement()
+
+
+def test_a_log_of_another_run_is_named(tmp_path: Path) -> None:
+    (run,) = read_runs([real_folder(tmp_path / "a", DECODES, config=CONFIG)]).runs
+    other = dataclasses.replace(run, run_ids={name: f"other#{name}" for name in run.run_ids})
+    with pytest.raises(ConfigError, match=r"rounds\.parquet: no round of plain, which the results of a have"):
+        sides_of(other)

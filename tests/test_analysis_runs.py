@@ -231,7 +231,17 @@ def test_broken_replays(replayed: Path, tmp_path: Path, file: str, content: byte
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("speedup", "fast"), ("time_s", 0), ("tokens", None), ("speedup_ci95", [1]), ("privileged", 1), ("params", [])],
+    [
+        ("speedup", "fast"),
+        *((key, value) for key in ("speedup", "time_s", "tokens", "regret_best_fixed_s") for value in (10**400, 1e999)),
+        *(("speedup", value) for value in (0, -1)),
+        ("regret_best_fixed_s", 1e9),
+        ("time_s", 0),
+        ("tokens", None),
+        ("speedup_ci95", [1]),
+        ("privileged", 1),
+        ("params", []),
+    ],
 )
 def test_values_of_a_replay_that_cannot_be(replayed: Path, tmp_path: Path, key: str, value: Any) -> None:
     folder = Path(shutil.copytree(replayed, tmp_path / "copy"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("wandb", reason="W&B needs the extra 'analysis'")
 
 from analysis.cells import Sweep, sweeps_of
 from analysis.runs import read_runs
-from analysis.sweep import main, statement
+from analysis.sweep import main, save_figure, statement
 from specsim import errors
 from specsim.roundlog import RoundLogWriter
 from tests.conftest import ROOT
@@ -189,3 +190,24 @@ def test_bad_figures(
 def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep_of(tmp_path) == 2
     assert "neither a run folder nor a folder of run folders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", ["libraspec:alpha=x", "libraspec:max=1.5", "libraspec:=", "libraspec:alpha"])
+def test_a_cell_that_cannot_be_placed_is_refused(replay: Path, spelling: str) -> None:
+    (run,) = read_runs([replay]).runs
+    method = next(one for one in run.methods if one.controller.startswith("libraspec"))
+    for broken in (dataclasses.replace(method, controller=spelling), dataclasses.replace(method, speedup=None)):
+        with pytest.raises(errors.ConfigError, match="make the folder again"):
+            sweeps_of([dataclasses.replace(run, methods=(broken,))])
+
+
+def test_a_cell_that_is_twice_in_one_run_is_refused(replay: Path) -> None:
+    (run,) = read_runs([replay]).runs
+    with pytest.raises(errors.ConfigError, match=r"is twice in .*; make the run with every controller once"):
+        sweeps_of([dataclasses.replace(run, methods=run.methods * 2)])
+
+
+def test_a_name_is_no_formula(replay: Path, tmp_path: Path) -> None:
+    (one,) = sweeps_of(read_runs([replay]).runs)
+    save_figure(dataclasses.replace(one, name=r"$\frac$ a_b^c $x"), tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size
