@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.loaded import PLAIN
 from analysis.paired import interval_of, ratio_of
 from analysis.perrequest import Requests, per_request, with_early_builds
 from analysis.rounds import scan
@@ -24,7 +25,6 @@ from specsim.errors import ConfigError
 
 NAME, ALPHA, MAX = "libraspec", "alpha", "max"
 DEFAULT_MAX = 60  # of LibraSpec, where drafts may be longer
-PLAIN = "plain"
 SEED = 0
 Interval = tuple[float, float]
 

@@ -30,7 +30,7 @@ def round_log(folder: Path, advice: str) -> Path:
 
 @contextmanager
 def as_config() -> Iterator[None]:
-    """What is wrong with a file inside a folder is a folder that cannot be used."""
+    """What is wrong with a file inside a folder is a folder that cannot be used: its errors come out as ConfigError."""
     try:
         yield
     except SpecsimError as error:

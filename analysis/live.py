@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.folder_files import RESULTS, RUN, as_config, json_object, pair_of, round_log
-from analysis.loaded import Method, Run
+from analysis.loaded import PLAIN, Method, Run
 from analysis.perrequest import Requests, per_request, with_early_builds
 from analysis.rounds import scan
 from analysis.rules import AMOUNT, INTERVAL, MAYBE, MAYBE_POSITIVE, OBJECT, POSITIVE, TEXT, WORD, Rule, check, rows_of
 from specsim.errors import ConfigError
 from specsim.metrics import bootstrap_ratios
 
-PLAIN, ASSISTED = "plain", "reference-assisted"
+ASSISTED = "reference-assisted"
 TRACE, REQUESTS = "trace.parquet", "requests"
 REAL_SCHEMA = "specsim.real_run/1"
 REAL_AGAIN = "make the folder again with python -m real.run, or with --force"
@@ -68,7 +68,16 @@ def real_run(folder: Path, name: str, document: Mapping[str, Any]) -> Run:
     validation = (folder / TRACE).is_file() or "repeats" in config
     trace = folder / TRACE if (folder / TRACE).is_file() else None
     return _real(
-        folder, name, "validation" if validation else "real", document, document, methods, rounds, names, trace, notes
+        folder,
+        name,
+        "validation" if validation else "real",
+        about=document,
+        document=document,
+        methods=methods,
+        rounds=rounds,
+        names=names,
+        trace=trace,
+        notes=notes,
     )
 
 
@@ -94,7 +103,18 @@ def validation_run(folder: Path, name: str, document: Mapping[str, Any]) -> Run:
     if not trace.is_file():
         trace = None
         notes.append(f"no trace: {document.get('not_predicted') or 'there is no ' + TRACE}")
-    return _real(folder, name, "validation", about, document, methods, rounds, names, trace, notes)
+    return _real(
+        folder,
+        name,
+        "validation",
+        about=about,
+        document=document,
+        methods=methods,
+        rounds=rounds,
+        names=names,
+        trace=trace,
+        notes=notes,
+    )
 
 
 def _validated(row: Mapping[str, Any], found: Mapping[str, Requests], rounds: Path) -> Method:
@@ -185,6 +205,7 @@ def _real(
     folder: Path,
     name: str,
     kind: Literal["real", "validation"],
+    *,
     about: Mapping[str, Any],
     document: Mapping[str, Any],
     methods: tuple[Method, ...],

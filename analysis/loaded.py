@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+PLAIN = "plain"  # plain decoding, the baseline of every speedup
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -50,6 +52,11 @@ class Method:
     def name(self) -> str:
         """For people."""
         return self.label or self.controller
+
+    @property
+    def rival(self) -> bool:
+        """Whether it may be advised in place of plain decoding: it is another, and could be deployed."""
+        return not self.privileged and self.controller != PLAIN
 
     @property
     def tokens_per_s(self) -> float:

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from analysis import keys
 from analysis.curves import Curve, read_curves, read_live
-from analysis.loaded import Method, Run
+from analysis.loaded import PLAIN, Method, Run
 from analysis.perrequest import Requests, per_request
 from analysis.rounds import Scan, scan
 from specsim.latency import LatencyModel
 
-PLAIN = "plain"
 SIMULATED = "simulated"  # verification of a replay: no target was asked
 KEPT_BYTES = 64 << 20  # larger files stay where they are
 DOCUMENTS = (

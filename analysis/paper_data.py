@@ -133,6 +133,9 @@ def shown_prompt(lengths: pa.Table, deviations: pa.Table) -> pa.Table:
     Args:
         lengths: of one cell.
         deviations: columns request (null: all), series, mad, of the same cell.
+
+    Raises:
+        ConfigError: none of LibraSpec's is among them.
     """
     mine = [row for row in deviations.to_pylist() if row["series"] == "LibraSpec" and row["request"] is not None]
     ranked = sorted(mine, key=lambda row: (row["mad"], row["request"]))

@@ -75,6 +75,9 @@ def with_early_builds(
 
     Returns:
         By controller, and a note where these seconds cannot be told by request.
+
+    Raises:
+        ConfigError: the file that has them cannot be read.
     """
     short = [name for name in found if not math.isclose(found[name].time_s.sum(), time_s[name], rel_tol=SAME)]
     if not short:

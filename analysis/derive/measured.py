@@ -66,11 +66,7 @@ def fastest(methods: Sequence[Method]) -> Method | None:
 def adaptive(run: Run) -> list[Method]:
     """Controllers that decide anew every round and could be deployed."""
     fixed = (STATIC, ARM)
-    return [
-        one
-        for one in run.methods
-        if not one.privileged and one.controller != "plain" and all(number(p, one.controller) is None for p in fixed)
-    ]
+    return [one for one in run.methods if one.rival and all(number(p, one.controller) is None for p in fixed)]
 
 
 def by_number(run: Run, pattern: re.Pattern[str]) -> dict[int, Method]:

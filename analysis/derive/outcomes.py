@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from analysis.derive.measured import ARM, STATIC, by_number, fastest, needed, number, rows_of
 from analysis.derive.source import Missing
-from analysis.loaded import Method, Run
+from analysis.loaded import PLAIN, Method, Run
 from analysis.rounds import Scan
 
 LIBRASPEC = "libraspec"
@@ -78,7 +78,7 @@ def predictions(run: Run, scan: Scan | None) -> pa.Table:
     rows = [
         {"controller": one.controller, "predicted": one.predicted, "measured": one.speedup, **_ends(one)}
         for one in run.methods
-        if one.predicted is not None and one.speedup is not None and one.controller != "plain"
+        if one.predicted is not None and one.speedup is not None and one.controller != PLAIN
     ]
     if not rows:
         raise Missing("nothing was predicted: only folders of real.validate and real.paper hold predictions")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import pyarrow as pa
 
-from analysis.loaded import Run
+from analysis.loaded import PLAIN, Run
 from analysis.report.panels import Kind, panel
 from analysis.report.parts import Answer, Cell, Column, Comparison, Grid, Row
 from analysis.report.plots import parts
@@ -28,7 +28,7 @@ def comparison(runs: Sequence[Run]) -> Comparison | None:
     """The controllers that at least two runs have, or None where there are none besides plain decoding."""
     titles = dict(zip((run.name for run in runs), _stripped([run.name for run in runs]), strict=True))
     found = {run.name: {one.controller: one for one in run.methods} for run in runs}
-    names = list(dict.fromkeys(one.controller for run in runs for one in run.methods if one.controller != "plain"))
+    names = list(dict.fromkeys(one.controller for run in runs for one in run.methods if one.controller != PLAIN))
     shared = [name for name in names if sum(name in methods for methods in found.values()) > 1]
     if not shared:
         return None

@@ -96,7 +96,11 @@ _ROUNDS = Kind(
 
 
 def fit(file: Path, document: Document, key: str) -> Section:
-    """A latency fit: its points with residuals, warnings, numbers."""
+    """A latency fit: its points with residuals, warnings, numbers.
+
+    Raises:
+        ConfigError: a document without a model.
+    """
     model = document.get("model")
     if not isinstance(model, Mapping):
         raise ConfigError(f"{file}: model is missing; make the file again with python -m specsim.latency fit --json")

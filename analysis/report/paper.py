@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.derive.acceptance import all_depths, by_depth
-from analysis.loaded import Paper
+from analysis.loaded import PLAIN, Paper
 from analysis.paper_data import PLACES, read_data, shown_prompt
 from analysis.report import captions, paper_plots, provenance
 from analysis.report.panels import BREAKDOWN, LENGTHS, PULLS, REGRET, RELIABILITY, Kind, panel
@@ -99,7 +99,7 @@ def section(paper: Paper, key: str) -> Section:
 
 def candidates(paper: Paper) -> list[Candidate]:
     """The rows of an experiment that an answer may choose from."""
-    rows = [row for row in paper.document["rows"] if row["controller"] != "plain"]
+    rows = [row for row in paper.document["rows"] if row["controller"] != PLAIN]
     varying = [name for name in ROWS[:3] if _varies(paper, name)]
     return [
         Candidate(

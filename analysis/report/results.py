@@ -39,11 +39,7 @@ class Candidate(NamedTuple):
 
 def candidates(run: Run) -> list[Candidate]:
     """Controllers of a run besides plain decoding that could decode for somebody and have a speedup."""
-    return [
-        Candidate(one.name, one.speedup, one.ci95)
-        for one in run.methods
-        if not one.privileged and one.speedup is not None and one.controller != "plain"
-    ]
+    return [Candidate(one.name, one.speedup, one.ci95) for one in run.methods if one.rival and one.speedup is not None]
 
 
 def answer(found: Sequence[Candidate], what: str = "controllers", *, fixed_best: float | None = None) -> Answer:

@@ -61,7 +61,7 @@ def section(run: Run, scan: Scan | None, key: str) -> Section:
 def _runner_up(run: Run, scan: Scan | None) -> list[str]:
     """Whether the best controller is surely faster than the second best: on the same requests, so better told apart."""
     ranked = sorted(
-        (one for one in run.methods if one.speedup is not None and not one.privileged and one.controller != "plain"),
+        (one for one in run.methods if one.speedup is not None and one.rival),
         key=lambda one: -(one.speedup or 0),
     )
     if scan is None or len(ranked) < 2:
