@@ -146,6 +146,7 @@ def test_blocks_of_resamples_are_the_same_draws(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(paired, "BLOCK", 100)
     assert [interval_of(one, other, seed=1, paired=pair) for pair in (True, False)] == whole
     assert interval_of(one[:1], other[:1], seed=1) is None
+    assert interval_of(one[:1], other, seed=1, paired=False) is None
 
 
 def two_runs(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> tuple[Path, Path]:
