@@ -182,6 +182,10 @@ def test_very_many_requests_are_taken_together() -> None:
     held = units.array()
     assert len(held) <= MAX_UNITS
     assert held[:, 0, 0].sum() == sum(number % 7 for number in range(3 * MAX_UNITS))
+    units = _Units()
+    for _ in range(3 * MAX_UNITS):
+        units.add(np.ones((2, MAX_DEPTH)))
+    assert set(units.array()[:, 0, 0]) == {4.0}  # of as many requests each, so that a resample weighs all alike
 
 
 def test_reliability_pools_its_depths(tmp_path: Path) -> None:
@@ -287,6 +291,16 @@ def test_gains_and_maxima_are_of_the_run(shipped: tuple[Run, Scan, list[dict[str
     tau = {row["controller"]: row["tau"] for row in derive.acceptance(run, scanned).to_pylist()}
     for one in run.methods:
         assert tau[one.controller] == pytest.approx(one.tokens / one.rounds, rel=0.02)
+
+
+def test_of_several_libraspecs_with_one_maximum_the_fastest_counts(tmp_path: Path) -> None:
+    names = ("alpha=1,max=8", "alpha=2,max=8", "alpha=3,max=8", "max=4")
+    methods = [
+        method(f"libraspec:{name}", time_s=time_s, speedup=3 / time_s)
+        for name, time_s in zip(names, (2.0, 1.0, 1.5, 4.0), strict=True)
+    ]
+    found = derive.max_lengths(run_of(tmp_path, tuple(methods)), None).to_pylist()
+    assert [(row["max_len"], row["libraspec"]) for row in found] == [(4, 0.75), (8, 3.0)]
 
 
 def test_shares_of_pulls_add_up_to_one(tmp_path: Path) -> None:

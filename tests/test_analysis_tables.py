@@ -180,6 +180,11 @@ def test_latex_text_leaves_nothing_special(text: str) -> None:
     assert not set(plain) & set("\\&%$#_{}~^<>|\n")
 
 
+@pytest.mark.parametrize("text", ["* best", "[1.0, 2.0]"])
+def test_no_cell_is_an_option_of_the_line_break_before_it(text: str) -> None:
+    assert latex_text(text) == "{}" + text
+
+
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20), st.floats(allow_nan=False, width=64))
 def test_csv_gives_back_what_went_in(text: str, value: float) -> None:
     columns = [
