@@ -169,6 +169,14 @@ def lines(ax: Any) -> dict[str, list[float]]:
     return {line.get_label(): np.asarray(line.get_ydata(), float).tolist() for line in ax.lines}
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_title_of_many_lines_leaves_room_for_the_axes(name: str, tmp_path: Path) -> None:
+    """Warnings are errors: matplotlib gives up its layout where nothing is left beside title and legend."""
+    title = " ".join(["a-long-word-of-the-name-of-a-target"] * 12)
+    (path,) = draw(FIGURES[name], table(name), tmp_path / "f", ["png"], title)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 def test_what_is_drawn_is_in_the_table() -> None:
     curve = lines(axes("throughput"))
     assert curve["static, replayed"] == [10.0, 11.0, 12.0, 13.0]

@@ -98,7 +98,8 @@ def test_further_experiments_come_from_the_same_cells(
     assert run(experiment(tiny, name), out, f"--cells={finished / 'cells'}") == 0
     assert {path.stem for path in out.glob("*.parquet")} == files | {"rows"}
     made = list(out.glob("*.png"))
-    assert len(made) == pictures
+    # Besides those that every experiment's rows give.
+    assert len([path for path in made if not path.stem.startswith(("speedups-", "predictions-"))]) == pictures
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
     assert set(read_results([out])) == {"run"}
 

@@ -123,12 +123,12 @@ def _name(spelling: str, bases: Counter[str]) -> str:
 
 def fit(figure: Figure, ax: Axes) -> None:
     """Make a figure higher by its title and its legend, so that the axes keep their height."""
-    extra = _LINE * len(figure.get_suptitle().splitlines())
+    # The title first: a legend is measured by drawing, for which axes must be left beside a title of many lines.
+    figure.set_figheight(figure.get_figheight() + _LINE * len(figure.get_suptitle().splitlines()))
     found = ax.get_legend()
     if found is not None:
         figure.draw_without_rendering()
-        extra += found.get_window_extent().height / figure.dpi
-    figure.set_figheight(figure.get_figheight() + extra)
+        figure.set_figheight(figure.get_figheight() + found.get_window_extent().height / figure.dpi)
 
 
 def legend(ax: Axes, *, title: str | None = None) -> None:
