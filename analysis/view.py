@@ -20,7 +20,7 @@ ENDS = ("_low", "_high")
 NOTHING = "not known: no value of it is in the folder"
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222 }
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(28rem, 1fr)); gap: 1rem }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(28rem, 100%), 1fr)); gap: 1rem }
 .panel { border: 1px solid #ddd; border-radius: 4px; padding: .5rem; min-width: 0; overflow-x: auto }
 .panel h4 { margin: .2rem 0 .5rem } .wide { grid-column: 1 / -1 } .value { font-size: 2.5rem }
 table { border-collapse: collapse; font-size: 13px } td, th { padding: .15rem .5rem; border-bottom: 1px solid #eee }

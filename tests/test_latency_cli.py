@@ -171,6 +171,8 @@ def test_presets_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_preset_suggests_one() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean preset:h100-llama-2-7b\?"):
         load_latency("preset:h100_llama_2_7b")
+    with pytest.raises(ConfigError, match=r"Did you mean preset:h100-llama-2-7b\?"):
+        load_latency("preset:h100")
     with pytest.raises(ConfigError, match=r"no such preset; allowed: a100-llama-2-7b, "):
         load_latency("preset:")
 

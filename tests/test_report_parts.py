@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import analysis.report
 from analysis.report import captions, plots
+from analysis.report.comparison import lead
 from analysis.report.embed import as_data, breakable, policy, script
 from analysis.report.results import Candidate, answer
 from analysis.report.style import GREY, LINE, LONGEST, PALETTE, lines, looks, short
@@ -188,6 +189,12 @@ def test_answers_tell_of_a_static_setting_only_where_it_is_faster(interval: tupl
     assert said.endswith(f" In hindsight the best static setting gives {speedup + 0.01:.3f}x.")
     for other in (None, speedup, speedup - 0.01, speedup * (1 + 1e-15)):
         assert "In hindsight" not in answer(found, fixed_best=other).text
+
+
+def test_lead_keeps_spellings_with_commas_apart() -> None:
+    found = [(f"run{n}", answer([Candidate("g4:up=2,down=1", 1.2, (1.01, 1.4))])) for n in range(4)]
+    assert lead(found[:2]).text == "g4:up=2,down=1 on run0; g4:up=2,down=1 on run1."
+    assert lead(found).text.endswith("on run2; and others.")
 
 
 def coordinates(figure: go.Figure, name: str) -> list[tuple[object, object]]:

@@ -91,7 +91,10 @@ def _best(table: pa.Table) -> str:
         if best is None:
             continue
         told.append(f"{best['controller']} ({fixed(best['speedup'], 3)}x) on {run}")
-    return f"Fastest that can be deployed: {joined(told)}. Bars are 95 % intervals; the dotted line is plain decoding."
+    return (
+        f"Fastest that can be deployed, of those that runs share: {joined(told)}. Bars are 95 % intervals; the dotted "
+        "line is plain decoding."
+    )
 
 
 def lead(answers: Sequence[tuple[str, Answer]]) -> Answer:
@@ -102,7 +105,7 @@ def lead(answers: Sequence[tuple[str, Answer]]) -> Answer:
         return answers[0][1]
     paying = [f"{said.verdict.removesuffix(' pays:')} on {name}" for name, said in answers if said.kind == "pays"]
     if paying:
-        shown = joined(paying) if len(paying) <= MOST else f"{joined(paying[:MOST])} and others"
+        shown = "; ".join(paying[:MOST]) + ("" if len(paying) <= MOST else "; and others")  # names hold commas
         return Answer("pays", f"Speculation pays in {len(paying)} of {len(answers)}:", f"{shown}.")
     if all(said.kind == "loses" for _, said in answers):
         return Answer("loses", "Do not speculate:", f"no controller beats plain decoding in any of {len(answers)}.")

@@ -42,7 +42,8 @@ def load_preset(spec: str) -> LatencyModel:
     name, _, costs = spec.partition(":")
     presets = load_presets()
     if name not in presets:
-        close = get_close_matches(name, presets, n=1, cutoff=0.3)
+        begun = [known for known in presets if name and known.startswith(name)]
+        close = begun or get_close_matches(name, presets, n=1, cutoff=0.3)
         guess = f"Did you mean preset:{close[0]}?" if close else "`python -m specsim.latency presets` describes them."
         raise ConfigError(f"preset:{name}: no such preset; allowed: {', '.join(presets)}. {guess}")
     try:
