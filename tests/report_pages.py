@@ -92,10 +92,11 @@ def figures_of(document: Node) -> list[Any]:
     return [json.loads(script.text) for script in document.all("script", type="application/json")]
 
 
-def replayed(folder: Path, *traces: str, controllers: tuple[str, ...] = LENGTHS) -> Path:
+def replayed(folder: Path, *traces: str, controllers: tuple[str, ...] = LENGTHS, latency: str | None = None) -> Path:
     """The folder of a replay of traces that come with the project, cut to a few requests."""
     files = [ROOT / "traces" / f"{name}.parquet" for name in traces]
     words = [word for name in controllers for word in ("-c", name)]
+    words += [] if latency is None else ["--latency", latency]
     assert status(replay, *files, *words, "--max-requests", "4", "--out", folder) == 0
     return folder
 

@@ -173,6 +173,15 @@ def test_the_two_best_are_compared(document: Node, folder: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("spec", "free"), [("preset:a100-phi-2", True), ("preset:a100-phi-2:draft_token_s=1e-3", False)]
+)
+def test_drafts_that_cost_nothing_are_told(tmp_path: Path, spec: str, free: bool) -> None:
+    found = replayed(tmp_path / "run", TRACES[0], controllers=("plain", "static:length=2"), latency=spec)
+    assert status(main, found, "-o", tmp_path / "page.html") == 0
+    assert ("Drafting costs nothing in this latency model" in (tmp_path / "page.html").read_text()) == free
+
+
 def test_shared_controllers_are_compared(document: Node, folder: Path) -> None:
     results = json.loads((folder / "results.json").read_text())["results"]
     names, rows = table_rows(next(document.one("section", aria_labelledby="compared").all("table")))

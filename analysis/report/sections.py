@@ -49,7 +49,13 @@ def section(run: Run, scan: Scan | None, key: str) -> Section:
         key=key,
         title=run.name,
         answer=answer(candidates(run), fixed_best=None if (best := best_static(run)) is None else best[1]),
-        lines=[_of_what(run), *_runner_up(run, scan), *_chosen(run), *(f"Note: {note}." for note in run.notes)],
+        lines=[
+            _of_what(run),
+            *_runner_up(run, scan),
+            *_chosen(run),
+            *_free(run, scan),
+            *(f"Note: {note}." for note in run.notes),
+        ],
         grids=[results_grid(run)] if run.methods else [],
         panels=panels,
         after=after,
@@ -79,6 +85,14 @@ def _chosen(run: Run) -> list[str]:
         "The best was chosen by the requests it is judged by, which flatters it; python -m analysis.recommend chooses "
         "by some of the trace's requests and judges by the others."
     ]
+
+
+def _free(run: Run, scan: Scan | None) -> list[str]:
+    """That drafts were priced at nothing, which flatters long ones; the seconds of arms stand in their trace."""
+    draft = (run.latency or {}).get("draft")
+    if run.kind != "replay" or draft is None or _has_arms(scan) or any(draft.get(key) for key in ("pass_s", "token_s")):
+        return []
+    return ["Drafting costs nothing in this latency model: long drafts are flattered unless your drafter is free."]
 
 
 def _has_arms(scan: Scan | None) -> bool:
