@@ -93,7 +93,8 @@ def _verdict(outcome: TraceResult) -> list[str]:
     deployable = [row for row in rows if not row["privileged"]]
     best = max(deployable, key=lambda row: row["speedup"], default=None)
     if best is not None:
-        lines.append(f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding")
+        faster = "; plain decoding is faster" if best["speedup"] < 1 else ""
+        lines.append(f"fastest that could be deployed: {spelled(best)}, {best['speedup']:.3f}x plain decoding{faster}")
     if outcome.static_s is not None and outcome.oracle_s is not None:
         plain_s, choice = rows[0]["plain_time_s"], int(outcome.static_s.argmin())
         what = {"arm": "single arm", "tree": "number of nodes"}.get(outcome.kind, "static length")

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from specsim.engine import replay
 from specsim.latency import LatencyModel, load_latency
 from specsim.report import print_tables
 from specsim.trace import TraceChunk, TraceMeta, open_trace, write_trace
+from tests.conftest import ROOT
 from tests.replay_tools import LATENCY, listing, make_trace, replay_here, replay_process
 from tests.trace_tables import META, columns, write_raw
 
@@ -308,6 +310,13 @@ def test_tables(tmp_path: Path) -> None:
     assert "fixpoint=1" in run.out
     assert "fastest that could be deployed: " in run.out
     assert "-0.00" not in run.out
+
+
+def test_plain_decoding_is_named_where_it_is_faster() -> None:
+    trace = ROOT / "traces" / "humaneval-layer-skip.parquet"
+    run = replay_here(trace, "-c", "static:length=8", "--max-requests", "2")
+    assert re.search(r"deployed: static:length=8, 0\.\d+x plain decoding; plain decoding is faster\n", run.out)
+    assert "is faster" not in replay_here(trace, "-c", "plain", "-c", "static:length=8", "--max-requests", "2").out
 
 
 def test_help(tmp_path: Path) -> None:
