@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,14 @@ def test_throughput_of_trees_is_by_nodes_and_of_arms_by_arm(tmp_path: Path) -> N
         derive.throughput_by_length(run, None)
     table = derive.throughput_by_arm(run, None)
     assert [row["length"] for row in rows(table, kind="arm")] == [0, 1, 2, 3]
+    # Live runs number arms the other way round than their traces, and a replay as its trace.
+    methods = (method("arm:index=2"), method("sp2ec"))
+    live, own = (
+        derive.throughput_by_arm(replace(run, kind=kind, methods=methods), None) for kind in ("real", "replay")
+    )
+    speeds = [[row["tokens_per_s"] for row in rows(one, kind="arm")] for one in (live, own)]
+    assert speeds[0] == speeds[1][::-1] != speeds[1]
+    assert [row["length"] for row in rows(live, kind="controller")] == [2.0, None]
     meta, chunk = synthesize("iid", latency=LATENCY, requests=4, positions=30, max_draft_len=4, top_k=3)
     tree = traced(tmp_path / "tree.parquet", meta, chunk, LatencyModel.from_dict(LATENCY, where="here"))
     curve = rows(derive.throughput_by_length(tree, None), kind="static")

@@ -21,6 +21,7 @@ from analysis.derive.measured import (
     column,
     fastest,
     needed,
+    number,
     rows_of,
     sums_of,
 )
@@ -78,7 +79,8 @@ def throughput_by_length(run: Run, scan: Scan | None) -> pa.Table:
 def throughput_by_arm(run: Run, scan: Scan | None) -> pa.Table:
     """Tokens per second of every single arm (kind `arm`, its index as length), beside the run's controllers.
 
-    Columns as of `throughput_by_length`; `length` is null for controllers that choose among arms.
+    Columns as of `throughput_by_length`; `length` is null for controllers that choose among arms. Indexes are those of
+    the run's controllers: in a live run arm 0 leaves out least, and is the last one of its trace (docs/formats.md).
 
     Raises:
         Missing: no arm trace and fewer than two single arms that were decoded.
@@ -88,11 +90,12 @@ def throughput_by_arm(run: Run, scan: Scan | None) -> pa.Table:
             if source.meta.kind != "arm":
                 raise Missing("its trace is not of arms")
             found = replayed(source, [*(f"arm:index={arm}" for arm in range(source.meta.n_arms)), ORACLE])
-        curve = [_row("arm", f"arm:index={arm}", arm, sums, REPLAYED) for arm, sums in enumerate(found[:-1])]
-        oracle = [_row("oracle", ORACLE, None, found[-1], REPLAYED, privileged=True) | {"length": None}]
+        *arms, best = found if run.kind == "replay" else [*reversed(found[:-1]), found[-1]]
+        curve = [_row("arm", f"arm:index={arm}", arm, sums, REPLAYED) for arm, sums in enumerate(arms)]
+        oracle = [_row("oracle", ORACLE, None, best, REPLAYED, privileged=True) | {"length": None}]
     except Missing as reason:
         curve, oracle = _decoded("arm", run, scan, ARM, str(reason), "single arms"), []
-    marks = [row | {"length": None} for row in _marks(run, scan, curve, ARM)]
+    marks = [row | {"length": number(ARM, row["controller"])} for row in _marks(run, scan, curve, ARM)]
     return pa.Table.from_pylist([*curve, *marks, *oracle], schema=THROUGHPUT)
 
 

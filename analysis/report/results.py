@@ -48,7 +48,7 @@ def answer(found: Sequence[Candidate], what: str = "controllers", *, fixed_best:
     Args:
         found: what may be named.
         what: they are, for people.
-        fixed_best: speedup of the best static length or arm in hindsight, told where it is above all of them.
+        fixed_best: speedup of the best static length or arm in hindsight, told where it is above all of them and 1.
     """
     if not found:
         return Answer("open", "Nothing to compare.", "No controller besides plain decoding has a speedup here.")
@@ -58,7 +58,7 @@ def answer(found: Sequence[Candidate], what: str = "controllers", *, fixed_best:
     many = f"best of {len(found)} {what}" if len(found) > 1 else "only controller"
     if best is not fastest:
         many = f"fastest shown to pay; {fastest.name} looks faster ({fastest.speedup:.3f}x) but is not shown to pay"
-    beyond = fixed_best is not None and fixed_best > best.speedup * (1 + ROUNDING)
+    beyond = fixed_best is not None and fixed_best > max(best.speedup, 1.0) * (1 + ROUNDING)
     hindsight = f" In hindsight the best static setting gives {fixed_best:.3f}x." if beyond else ""
     gives = f"{best.speedup:.3f}x the speed of plain decoding"
     gives += ", without an interval" if best.ci95 is None else f" (95 % interval {span(best.ci95, 3)})"
