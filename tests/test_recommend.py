@@ -414,6 +414,18 @@ def test_long_static_lengths_are_thinned() -> None:
     assert all(b - a <= max(1, a // 8) for a, b in itertools.pairwise(lengths))
 
 
+def test_a_static_length_in_a_gap_of_the_grid_is_tried_when_asked_for() -> None:
+    def lengths(*texts: str) -> list[str]:
+        meta = TraceMeta(max_draft_len=96)
+        return list(families_of(meta, PLAIN, asked=texts, confidences=True, passes=False)[0].spellings)
+
+    grid = lengths("static")
+    assert "static:length=19" not in grid
+    assert lengths("static:length=19", "static:length=4", "static:length=019") == sorted(
+        [*grid, "static:length=19"], key=lambda text: int(text.partition("=")[2])
+    )
+
+
 # Refusals
 
 
@@ -426,6 +438,8 @@ def test_long_static_lengths_are_thinned() -> None:
         (["libraspek"], "did you mean 'libraspec'"),
         (["threshold:tau=2"], "allowed is"),
         (["sp2ec"], "chooses an arm"),
+        (["static:length=999"], "length=999: the trace tells of 1 to "),
+        (["static:length=0"], "length=0: the trace tells of 1 to "),
     ],
 )
 def test_controllers_that_cannot_be_used(tmp_path: Path, names: list[str], words: str) -> None:

@@ -82,8 +82,11 @@ def families_of(
     wanted: dict[str, list[str]] = {static: _static(meta)}
     for text in asked:
         name, given = parse_spec(text)
-        if name in (static, "plain"):
-            continue  # always there
+        if name == "plain":
+            continue  # what all are compared with
+        if name == static:
+            wanted[static] = _with_asked(wanted[static], controllers_for(meta, latency, [text] if given else []), meta)
+            continue
         wanted.setdefault(name, []).extend([text] if given else _spellings(REGISTRY[name], meta))
     if not asked:
         wanted |= {spec.name: _spellings(spec, meta) for spec in _applicable(meta.kind)}
@@ -130,6 +133,23 @@ def _static(meta: TraceMeta) -> list[str]:
         step = 1 if lengths[-1] < EVERY else lengths[-1] // 8
         lengths.append(min(lengths[-1] + step, limit))
     return [f"static:length={length}" for length in lengths if length <= limit]
+
+
+def _with_asked(spellings: Sequence[str], asked: Sequence[Controller], meta: TraceMeta) -> list[str]:
+    """The static settings and those asked for, in order: the grid leaves gaps where drafts are long.
+
+    Raises:
+        ConfigError: the trace does not hold one of them.
+    """
+    key, low, high = ("index", 0, meta.n_arms - 1) if meta.kind == "arm" else ("length", 1, _limit(meta))
+    numbers = {int(controller.config[key]) for controller in asked}
+    for number in sorted(numbers):
+        if not low <= number <= high:
+            raise ConfigError(
+                f"controller {STATIC[meta.kind]!r}: {key}={number}: the trace tells of {low} to {high}; choose one"
+            )
+    head = f"{STATIC[meta.kind]}:{key}="
+    return [f"{head}{n}" for n in sorted(numbers | {int(one.removeprefix(head)) for one in spellings})]
 
 
 def _limit(meta: TraceMeta) -> int:
