@@ -276,3 +276,18 @@ def test_figures_are_drawn_from_data_files_alone(replayed: Path, tmp_path: Path)
     done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "gains.pdf").is_file()
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    one, two, short = "n" * 300, "n" * 301, "static:length=3"
+    shown = names([one, two, short, one])
+    assert len(set(shown.values())) == 3
+    assert max(map(len, shown.values())) < 50
+    assert shown[short] == "static 3"
+
+
+def test_equal_controllers_are_both_drawn(tmp_path: Path) -> None:
+    rows = [row for row in throughput("static") if row["kind"] == "static"]
+    marks = [{**rows[0], "kind": "controller", "controller": f"static:length=3{end}"} for end in ("", "#2")]
+    table = pa.Table.from_pylist([*rows, *marks])
+    assert draw(FIGURES["throughput"], table, tmp_path / "t", ("pdf",), None) == [tmp_path / "t.pdf"]

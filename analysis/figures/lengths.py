@@ -63,7 +63,8 @@ def throughput(data: pa.Table, ax: Axes) -> Axes:
     marks = [row for row in data.to_pylist() if row["kind"] not in ("static", "arm")]
     fixed = [row for row in marks if row["controller"].startswith(("static:", "arm:"))]
     if fixed:
-        at = [float(row["controller"].rpartition("=")[2]) for row in fixed]
+        # "#2" tells the second of two equal controllers
+        at = [float(row["controller"].rpartition("=")[2].partition("#")[0]) for row in fixed]
         speeds = [row["tokens_per_s"] for row in fixed]
         ax.plot(at, speeds, ".", color=BLACK, linestyle="none", label=f"{'arms' if arms else 'static'}, measured")
         marks = [row for row in marks if row not in fixed]

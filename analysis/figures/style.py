@@ -65,6 +65,7 @@ _DATES: dict[str, dict[str, Any]] = {
 _CHARACTER = 0.053  # inches of a letter in a legend, about
 _HANDLE = 6  # letters that a legend's handle and the gap beside it take
 _BESIDE = 0.45  # inches that numbers and label of the vertical axis take
+_LONGEST = 40  # characters of a name: a column of text holds about so many
 _LINE = 0.16  # inches of a line of a title
 
 
@@ -108,9 +109,21 @@ def dash(number: int) -> str:
 
 
 def names(controllers: Sequence[str]) -> dict[str, str]:
-    """Short names of controllers: without parameters where that tells them apart, else as spelled."""
+    """Short names of controllers: without parameters where that tells them apart, else as spelled.
+
+    A name that would leave no room for the axes is cut in the middle, and numbered where that makes it another's.
+    """
     bases = Counter(spelling.partition(":")[0] for spelling in dict.fromkeys(controllers))
-    return {spelling: _name(spelling, bases) for spelling in controllers}
+    found: dict[str, str] = {}
+    times: Counter[str] = Counter()
+    for spelling in dict.fromkeys(controllers):
+        name = _name(spelling, bases)
+        if len(name) > _LONGEST:
+            half = (_LONGEST - 1) // 2
+            name = f"{name[:half]}…{name[-half:]}"
+        times[name] += 1
+        found[spelling] = name if times[name] == 1 else f"{name} ({times[name]})"
+    return found
 
 
 def _name(spelling: str, bases: Counter[str]) -> str:
