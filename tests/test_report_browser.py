@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.report.__main__ import main
-from tests.analysis_logs import status
+from tests.analysis_logs import PLAIN, real_folder, status
 from tests.report_pages import figures_of, hostile_real, parsed, replayed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -207,6 +207,19 @@ def test_page_is_never_wider_than_the_screen(browser: Any, page_file: Path, widt
             found.page.set_viewport_size({"width": 500, "height": 800})
             found.page.wait_for_timeout(1500)
             assert found.page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+def test_long_names_and_names_like_formulas(browser: Any, tmp_path: Path) -> None:
+    decodes = {}
+    for request in range(3):
+        decodes[request, PLAIN] = [(0, 0, 0.1)] * 6
+        decodes[request, "n" * 300] = [(3, 2, 0.12 + 0.01 * request), (3, 2, 0.13)]
+        decodes[request, "$x^2$"] = [(2, 1, 0.11 + 0.02 * request)] * 3
+    folder = real_folder(tmp_path / ("n" * 200), decodes)
+    assert status(main, folder, "-o", tmp_path / "page.html") == 0
+    with opening(browser, tmp_path / "page.html", viewport={"width": 375, "height": 800}) as found:
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 375
+        assert "$x^2$" in found.page.locator(".legendtext").all_text_contents()
 
 
 def test_on_paper(browser: Any, page_file: Path) -> None:

@@ -52,12 +52,17 @@ def looks(names: Sequence[str]) -> Mapping[str, Look]:
     return found
 
 
+def as_text(text: str) -> str:
+    """Text that plotly shows as it stands: it reads tags, and formulas between dollars, which need MathJax."""
+    return html.escape(text, quote=False).replace("$", "&#36;")
+
+
 def short(name: str) -> str:
     """A name for a legend or an axis: cut in the middle if long, and free of what plotly would take for markup."""
     if len(name) > LONGEST:
         half = (LONGEST - 1) // 2
         name = f"{name[:half]}…{name[-half:]}"
-    return html.escape(name, quote=False)
+    return as_text(name)
 
 
 def lines(name: str) -> str:
@@ -68,7 +73,7 @@ def lines(name: str) -> str:
         if found[-1] and len(found[-1]) + len(piece) > LINE:
             found.append("")
         found[-1] += piece
-    return "<br>".join(html.escape(line, quote=False) for line in found)
+    return "<br>".join(as_text(line) for line in found)
 
 
 def figure(x: str, y: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
@@ -93,8 +98,8 @@ def figure(x: str, y: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
                 "xanchor": "left",
                 "font": {"size": 11},
             },
-            "xaxis": {**axis, "title": {"text": html.escape(x, quote=False), "standoff": 8}},
-            "yaxis": {**axis, "title": {"text": html.escape(y, quote=False)}},
+            "xaxis": {**axis, "title": {"text": as_text(x), "standoff": 8}},
+            "yaxis": {**axis, "title": {"text": as_text(y)}},
             **layout,
         }
     )
