@@ -22,11 +22,13 @@ class Rule(NamedTuple):
     allowed: str
 
 
+EXACT = 2**53  # beyond it a float does not hold every whole number
+
+
 def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # JSON's whole numbers may be longer than any float
-        return False
+    if isinstance(value, int):  # JSON's whole numbers may be longer than what a table of floats takes
+        return not isinstance(value, bool) and abs(value) <= EXACT
+    return isinstance(value, float) and math.isfinite(value)
 
 
 TEXT = Rule(lambda value: isinstance(value, str) and value.isprintable(), "text in printable characters")

@@ -20,7 +20,7 @@ from tests.analysis_logs import PLAIN, real_folder, status, validation_folder
 from tests.conftest import ROOT
 from tests.test_analysis_tables import STATIC, decodes
 
-ODD = (None, "x", -1, 0, 1.5, True, [], [1], {}, {"a": 1})
+ODD = (None, "x", -1, 0, 1.5, 10**22, True, [], [1], {}, {"a": 1})
 LEFT_OUT = object()
 
 
