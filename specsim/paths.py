@@ -100,11 +100,13 @@ def temporary_beside(path: str | Path) -> Path:
     """A new empty file in the folder of `path`, for `commit_file`.
 
     Raises:
-        ConfigError: the folder does not exist or cannot be written, or `path` is a directory.
+        ConfigError: the folder does not exist or cannot be written, or `path` is a directory, a device or a pipe.
     """
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path}: the output is a directory; name a file inside it")
+    if path.exists() and not path.is_file():  # renaming a file over /dev/null would take it away from everybody
+        raise ConfigError(f"{path}: the output is a device or a pipe, not a file; name a file")
     # Not tempfile: its files are private to the user (mode 0600) and would stay so after the rename.
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:

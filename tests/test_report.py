@@ -17,7 +17,7 @@ import pytest
 from analysis.report.__main__ import main
 from specsim.provenance import git_revision
 from specsim.report import spelled
-from tests.analysis_logs import random_log, real_folder, status
+from tests.analysis_logs import PLAIN, random_log, real_folder, status
 from tests.conftest import ROOT
 from tests.report_pages import (
     BREAKS_ATTRIBUTE,
@@ -291,3 +291,10 @@ def test_a_long_log_makes_a_small_page(tmp_path: Path) -> None:
     for figure in figures_of(parsed((tmp_path / "page.html").read_text(encoding="utf-8"))):
         points = sum(len(trace.get("x") or []) for trace in figure["data"])
         assert points <= 5000
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    folder = real_folder(tmp_path / "real", {(0, PLAIN): [(0, 0, 0.1)]})
+    assert status(main, folder, "-o", tmp_path / "pipe") == 2
+    assert (tmp_path / "pipe").is_fifo()
