@@ -195,7 +195,7 @@ def test_what_is_drawn_is_in_the_table() -> None:
     assert np.array_equal(diagonal.get_xdata(), diagonal.get_ydata())
     assert [bar.get_width() for bar in axes("speedups").patches] == [1.1, 1.1]
     assert len({bar.get_facecolor() for bar in axes("speedups").patches}) == 2
-    assert "calibration error 0.000" in axes("reliability").texts[0].get_text()
+    assert "calibration error 0.100" in axes("reliability").texts[0].get_text()
 
 
 @given(st.lists(st.sampled_from(["plain", "g4", "g4:max=4", LONG, "static:length=3", "arm:index=2"]), max_size=6))
