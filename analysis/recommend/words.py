@@ -157,8 +157,8 @@ def _hindsight(trace: dict[str, Any]) -> str:
     found = trace["hindsight"]
     return (
         f"in hindsight (of these very requests, not to be expected of others): {found['best_static']} is the best "
-        f"fixed setting, {found['best_static_speedup']:.3f}x; the advice, judged by requests that did not choose it, is "
-        f"{_faster(found['gain_over_it'])} than that; "
+        f"fixed setting, {found['best_static_speedup']:.3f}x; the advice, judged by requests that did not choose it, "
+        f"is {_faster(found['gain_over_it'])} than that; "
         f"clairvoyant path {found['clairvoyant_speedup']:.3f}x"
     )
 
