@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_breakable_only_adds_places_to_break(text: str) -> None:
 def test_names_in_plots_are_no_markup(name: str) -> None:
     assert "<" not in short(name)
     assert "<" not in lines(name).replace("<br>", "")
-    assert len(short(name).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")) <= LONGEST
+    assert len(unescape(short(name))) <= LONGEST
 
 
 def test_names_on_axes_are_narrow() -> None:
