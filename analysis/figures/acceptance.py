@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +39,7 @@ def survival(data: pa.Table, ax: Axes) -> Axes:
     ax.set_xlim(left=0)
     ax.set_xlabel("draft tokens")
     ax.set_ylabel("survival")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(sources) > 1:
-        legend(ax)
-    return ax
+    return _by_position(ax, sources)
 
 
 def hazard(data: pa.Table, ax: Axes) -> Axes:
@@ -61,6 +60,11 @@ def hazard(data: pa.Table, ax: Axes) -> Axes:
     ax.set_ylim(bottom=0)
     ax.set_xlabel("draft position")
     ax.set_ylabel("hazard")
+    return _by_position(ax, sources)
+
+
+def _by_position(ax: Axes, sources: Sequence[str]) -> Axes:
+    """Axes over whole positions; a legend where there is more than one source."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(sources) > 1:
         legend(ax)

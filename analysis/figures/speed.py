@@ -113,11 +113,7 @@ def speed_by_acceptance(data: pa.Table, ax: Axes) -> Axes:
         ax.scatter(
             [], [], s=26, marker=marker(form + 1), color=own, edgecolors=BLACK, linewidths=0.4, label=shown[label]
         )
-    ax.axhline(1.0, color=BLACK, linewidth=0.6)
-    ax.set_xlabel("tau, tokens per round")
-    ax.set_ylabel("speedup over plain decoding")
-    legend(ax)
-    return ax
+    return _over_plain(ax, "tau, tokens per round")
 
 
 def speed_by_context(data: pa.Table, ax: Axes) -> Axes:
@@ -140,8 +136,13 @@ def speed_by_context(data: pa.Table, ax: Axes) -> Axes:
                     color=colour(number),
                     label=f"{method} {label}",
                 )
+    return _over_plain(ax, "tokens of the prompt")
+
+
+def _over_plain(ax: Axes, label: str) -> Axes:
+    """Axes of speedups by something, with the line of plain decoding and a legend."""
     ax.axhline(1.0, color=BLACK, linewidth=0.6)
-    ax.set_xlabel("tokens of the prompt")
+    ax.set_xlabel(label)
     ax.set_ylabel("speedup over plain decoding")
     legend(ax)
     return ax
